@@ -15,6 +15,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
 #include "core/checkpoint/model_folder.h"
+#include "core/checkpoint/state_use.h"
 #include "core/comm/agreement.h"
 #include "core/memory/accounted_tensor.h"
 #include "core/memory/catch_exceptions.h"
@@ -98,7 +99,7 @@ int64_t TrainableModel::steps() const { return impl_->optimizer->steps(); }
 
 std::vector<NamedState> TrainableModel::state(int group) const {
   std::vector<NamedState> state = impl_->optimizer->state(group);
-  if (impl_->average != nullptr) state.push_back({"ema", impl_->average->of(group)});
+  if (impl_->average != nullptr) state.push_back({kAverageKind, impl_->average->of(group)});
   return state;
 }
 

@@ -19,6 +19,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/state_folder.h"
+#include "core/checkpoint/state_use.h"
 #include "core/config/address.h"
 #include "core/config/placement.h"
 #include "core/model/model_config.h"
@@ -262,11 +263,16 @@ absl::Status CheckAddresses(const RunConfig& config, const std::vector<std::stri
   return absl::OkStatus();
 }
 
-absl::Status CheckState(const std::string& option, const std::string& folder) {
-  return folder.empty() ? absl::OkStatus() : Prefixed(option, StateReader::Open(folder).status());
-}
-
 }  // namespace
+
+absl::Status CheckLoadedState(const RunConfig& config, const std::string& section) {
+  const TrainerConfig& trainer = TrainerOf(config, section);
+  const std::string& folder = trainer.load_checkpoint();
+  if (folder.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::unique_ptr<StateReader>> state = StateReader::Open(folder);
+  QUARTET_RETURN_IF_ERROR(Prefixed(absl::StrCat(section, ".load_checkpoint"), state.status()));
+  return CheckGoesOnFrom((*state)->manifest(), folder, trainer.optim(), trainer.ema_decay() > 0, section);
+}
 
 absl::Status CheckModelFolder(const std::string& option, const std::string& folder) {
   std::error_code error;
@@ -311,10 +317,10 @@ absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>
   }
   QUARTET_RETURN_IF_ERROR(CheckModels(config, services));
   if (Has(services, "policy_trainer")) {
-    QUARTET_RETURN_IF_ERROR(CheckState("actor.load_checkpoint", config.actor().load_checkpoint()));
+    QUARTET_RETURN_IF_ERROR(CheckLoadedState(config, "actor"));
   }
   if (Has(services, "critic_trainer")) {
-    QUARTET_RETURN_IF_ERROR(CheckState("critic.load_checkpoint", config.critic().load_checkpoint()));
+    QUARTET_RETURN_IF_ERROR(CheckLoadedState(config, "critic"));
   }
   if (Has(services, "rollout") && config.rollout().has_http()) {
     QUARTET_RETURN_IF_ERROR(CheckHttpFiles(config.rollout().http()));

@@ -25,6 +25,10 @@ absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::s
 // what is wrong and what would help.
 absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>& services, bool launch);
 
+// That the trainer of `section`, "actor" or "critic", can go on from the training state that its load_checkpoint names,
+// if it names one: with the optimizer of `config` and its average of the weights. Errors name the option.
+absl::Status CheckLoadedState(const RunConfig& config, const std::string& section);
+
 // That a batch is not larger than all `prompts` prompts, so that it would have to repeat some.
 absl::Status CheckBatch(const RunConfig& config, int64_t prompts);
 

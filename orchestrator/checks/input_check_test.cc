@@ -20,6 +20,7 @@
 #include "core/safetensors/writer.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/testing/scratch_folder.h"
+#include "orchestrator/testing/training_state.h"
 
 namespace quartet {
 namespace {
@@ -358,6 +359,17 @@ TEST_F(CheckInputsTest, NamesAModelThatCannotBeDivided) {
             "rollout.tensor_parallel_size: 3 is not allowed; it must divide services.rollout.ranks, which is 1");
   config_.mutable_services()->mutable_rollout()->set_ranks(3);
   EXPECT_THAT(Error(), AllOf(StartsWith("rollout.tensor_parallel_size: "), HasSubstr("num_attention_heads is 2")));
+}
+
+TEST_F(CheckInputsTest, NamesTheOptionWithWhichATrainingStateCannotBeGoneOnFrom) {
+  WriteTrainingState(InScratch("state"), 3);
+  config_.mutable_actor()->set_load_checkpoint(InScratch("state"));
+  EXPECT_EQ(Error(), "");
+  config_.mutable_actor()->set_optim("sgd");
+  EXPECT_THAT(Error(), AllOf(StartsWith("actor.optim: \"sgd\" is not allowed"), HasSubstr("set it to \"adam\"")));
+  config_.mutable_actor()->set_optim("adam");
+  config_.mutable_actor()->set_ema_decay(0.5);
+  EXPECT_THAT(Error(), AllOf(StartsWith("actor.ema_decay: only 0 is allowed"), HasSubstr("(it has master)")));
 }
 
 TEST_F(CheckInputsTest, NamesTheOptionsOfFilesThatAreNotThere) {

@@ -150,6 +150,8 @@ absl::Status RunSession::OpenFolder(const Dataset* rows) {
     if (service == "policy_trainer") config_.mutable_actor()->set_load_checkpoint(checkpoint + "/policy_state");
     if (service == "critic_trainer") config_.mutable_critic()->set_load_checkpoint(checkpoint + "/critic_state");
   }
+  if (resume_->policy.has_value()) QUARTET_RETURN_IF_ERROR(BeforeItBegins(CheckLoadedState(config_, "actor")));
+  if (resume_->critic.has_value()) QUARTET_RETURN_IF_ERROR(BeforeItBegins(CheckLoadedState(config_, "critic")));
   return absl::OkStatus();
 }
 

@@ -81,6 +81,9 @@ TEST_F(RunSessionTest, GivesWhatNoOtherTryMendsTheCodeOfWrongInput) {
        {"seed=5", "sft.batch_size=2", "sft.end_token=x", "actor.pretrain=core/tokenizer/testdata"}) {
     EXPECT_EQ(code({other}), absl::StatusCode::kInvalidArgument) << other;
   }
+  for (const char* trained : {"actor.optim=sgd", "actor.ema_decay=0.5"}) {
+    EXPECT_EQ(code({"sft.learning_rate=0.1", trained}), absl::StatusCode::kInvalidArgument) << trained;
+  }
   WriteRows("another");
   EXPECT_EQ(code({}), absl::StatusCode::kInvalidArgument);
   WriteRows("one");

@@ -64,7 +64,7 @@ absl::Status TrainerEngine::Load(const std::string& name, HeadKind head, const T
         impl.trainable, TrainableModel::Load(config.pretrain(), TrainerOptions(config, head, seed, context, vocabulary),
                                              impl.ranks.get(), &impl.ledger));
     if (config.load_checkpoint().empty()) return absl::OkStatus();
-    return LoadTrainingState(*impl.trainable, config.load_checkpoint());
+    return LoadTrainingState(*impl.trainable, config.load_checkpoint(), head == HeadKind::kScalar ? "critic" : "actor");
   });
 }
 

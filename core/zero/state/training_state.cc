@@ -21,6 +21,7 @@
 #include "core/base/loading.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/state_folder.h"
+#include "core/checkpoint/state_use.h"
 #include "core/comm/agreement.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/zero/flat_layout.h"
@@ -172,10 +173,11 @@ absl::Status Publish(const std::string& temporary, const std::string& folder, co
   return SyncFolder(fs::absolute(folder).parent_path().string());
 }
 
-absl::Status CheckFits(TrainableModel& model, const std::string& folder, const StateReader& reader) {
+absl::Status CheckFits(TrainableModel& model, const std::string& folder, const StateReader& reader,
+                       const std::string& section) {
   const StateManifest& manifest = reader.manifest();
   const auto refuse = [&folder](const std::string& what) {
-    return absl::FailedPreconditionError(absl::StrCat(folder, " is not of this model: ", what));
+    return absl::InvalidArgumentError(absl::StrCat(folder, " is not of this model: ", what));
   };
   int64_t parameters = 0;
   for (const ParameterGroup& group : model.model().layout().groups) {
@@ -193,21 +195,19 @@ absl::Status CheckFits(TrainableModel& model, const std::string& folder, const S
   if (parameters != static_cast<int64_t>(manifest.parameters.size())) {
     return refuse(absl::StrCat("it has ", manifest.parameters.size(), " parameters, the model has ", parameters));
   }
-  if (const std::string optimizer(model.optimizer().name()); optimizer != manifest.optimizer) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        folder, " is of the optimizer \"", manifest.optimizer, "\" (it has ", absl::StrJoin(manifest.kinds, ", "),
-        "), and the model is trained by \"", optimizer, "\", which cannot go on from it: set optim to \"",
-        manifest.optimizer, "\", or begin anew from the model that was saved with it"));
-  }
-  for (const NamedState& part : model.state(0)) {
+  const std::vector<NamedState> state = model.state(0);
+  const bool has_average =
+      std::any_of(state.begin(), state.end(), [](const NamedState& part) { return part.name == kAverageKind; });
+  QUARTET_RETURN_IF_ERROR(CheckGoesOnFrom(manifest, folder, model.optimizer().name(), has_average, section));
+  for (const NamedState& part : state) {
     if (reader.FindKind(part.name) < 0) {
-      return absl::FailedPreconditionError(absl::StrCat(
+      return absl::InvalidArgumentError(absl::StrCat(
           folder, " has no \"", part.name, "\", which the model keeps; it has ", absl::StrJoin(manifest.kinds, ", ")));
     }
     if (DtypeOf(part.values) != manifest.dtype) {
-      return absl::FailedPreconditionError(absl::StrCat(folder, " is of type ", std::string(DtypeName(manifest.dtype)),
-                                                        ", the model's state of ",
-                                                        std::string(DtypeName(DtypeOf(part.values)))));
+      return absl::InvalidArgumentError(absl::StrCat(folder, " is of type ", std::string(DtypeName(manifest.dtype)),
+                                                     ", the model's state of ",
+                                                     std::string(DtypeName(DtypeOf(part.values)))));
     }
   }
   return absl::OkStatus();
@@ -328,7 +328,7 @@ absl::StatusOr<SavedState> SaveTrainingState(TrainableModel& model, const std::s
   }
 }
 
-absl::Status LoadTrainingState(TrainableModel& model, const std::string& folder) {
+absl::Status LoadTrainingState(TrainableModel& model, const std::string& folder, const std::string& section) {
   at::NoGradGuard no_grad;
   ProcessGroup& group = model.model().process_group();
   const at::Device device = model.model().options().device;
@@ -343,7 +343,7 @@ absl::Status LoadTrainingState(TrainableModel& model, const std::string& folder)
     std::unique_ptr<StateReader> reader;
     QUARTET_RETURN_IF_ERROR(agree([&]() -> absl::Status {
       QUARTET_ASSIGN_OR_RETURN(reader, StateReader::Open(folder));
-      return CheckFits(model, folder, *reader);
+      return CheckFits(model, folder, *reader, section);
     }));
     QUARTET_RETURN_IF_ERROR(CheckSameManifest(group, device, folder, reader->manifest_hash()));
     QUARTET_RETURN_IF_ERROR(

@@ -25,8 +25,8 @@ absl::StatusOr<SavedState> SaveTrainingState(TrainableModel& model, const std::s
 // Puts the state of `folder` in place of the model's own. Each rank reads only the ranges that it owns (at stage 0 and
 // on a mesh a part of what it keeps, and gets the rest from the others); what was read is verified by the manifest's
 // hashes. Collective; errors are every rank's and name file and tensor, and the model must not be used after one.
-// FAILED_PRECONDITION: the state is of another model (a parameter is missing, or has another shape) or another
-// optimizer, or lacks a kind that the model keeps.
-absl::Status LoadTrainingState(TrainableModel& model, const std::string& folder);
+// INVALID_ARGUMENT: the state is of another model (a parameter is missing, or has another shape) or another
+// optimizer, or lacks a kind that the model keeps; of options of the model's section of the configuration, `section`.
+absl::Status LoadTrainingState(TrainableModel& model, const std::string& folder, const std::string& section = "actor");
 
 }  // namespace quartet

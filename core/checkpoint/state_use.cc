@@ -1,0 +1,28 @@
+#include "core/checkpoint/state_use.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace quartet {
+
+absl::Status CheckGoesOnFrom(const StateManifest& manifest, const std::string& folder, std::string_view optimizer,
+                             bool has_average, const std::string& section) {
+  const std::string has = absl::StrCat("(it has ", absl::StrJoin(manifest.kinds, ", "), ")");
+  constexpr char kAnew[] = ", or begin anew from the model that was saved with it";
+  if (optimizer != manifest.optimizer) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        section, ".optim: \"", std::string(optimizer), "\" is not allowed; training goes on from ", folder,
+        ", which is of the optimizer \"", manifest.optimizer, "\" ", has, ": set it to \"", manifest.optimizer, "\"",
+        kAnew));
+  }
+  if (has_average && std::ranges::find(manifest.kinds, kAverageKind) == manifest.kinds.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(section, ".ema_decay: only 0 is allowed; training goes on from ",
+                                                   folder, ", which has no average of the weights ", has,
+                                                   ": set it to 0", kAnew));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace quartet

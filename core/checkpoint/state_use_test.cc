@@ -1,0 +1,33 @@
+#include "core/checkpoint/state_use.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace quartet {
+namespace {
+
+TEST(CheckGoesOnFrom, NamesTheOptionThatTheStateIsNotOf) {
+  StateManifest manifest;
+  manifest.kinds = {"master", "exp_avg", "exp_avg_sq"};
+  const auto error = [&](const std::string& optimizer, bool has_average) {
+    const absl::Status status = CheckGoesOnFrom(manifest, "run/critic_state", optimizer, has_average, "critic");
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(error("adam", false), "");
+  EXPECT_EQ(error("sgd", false),
+            "critic.optim: \"sgd\" is not allowed; training goes on from run/critic_state, which is of the optimizer "
+            "\"adam\" (it has master, exp_avg, exp_avg_sq): set it to \"adam\", or begin anew from the model that was "
+            "saved with it");
+  EXPECT_EQ(error("adam", true),
+            "critic.ema_decay: only 0 is allowed; training goes on from run/critic_state, which has no average of the "
+            "weights (it has master, exp_avg, exp_avg_sq): set it to 0, or begin anew from the model that was saved "
+            "with it");
+  manifest.kinds.push_back("ema");
+  EXPECT_EQ(error("adam", true), "");
+  EXPECT_EQ(error("adam", false), "") << "an average may be given up";
+}
+
+}  // namespace
+}  // namespace quartet
