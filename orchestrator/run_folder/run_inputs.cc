@@ -189,9 +189,15 @@ std::vector<ChangedInput> ChangedInputs(const std::vector<RunInput>& before, con
       const auto was = old->hashes.find(part);
       if (was != old->hashes.end() && was->second != hash) others.push_back("other " + part);
     }
-    if (others.empty()) continue;
-    changed.push_back({input.option, input.path,
-                       absl::StrCat(input.path, " has ", absl::StrJoin(others, ", "), " than when the run began")});
+    if (!others.empty()) {
+      changed.push_back({input.option, input.path,
+                         absl::StrCat(input.path, " has ", absl::StrJoin(others, ", "), " than when the run began")});
+    } else if (old->rows.has_value() && input.rows.has_value() && old->rows->in_use != input.rows->in_use) {
+      changed.push_back({input.option, input.path,
+                         absl::StrCat("the run uses ", input.rows->in_use, " of the ", input.rows->count, " rows of ",
+                                      input.path, ", not ", old->rows->in_use,
+                                      " as when it began (data.checked_rows and data.skip_malformed decide it, too)")});
+    }
   }
   return changed;
 }

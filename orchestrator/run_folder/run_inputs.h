@@ -48,7 +48,7 @@ struct ChangedInput {
   // rows is another, or one of 64. So it is after rows that end a run were mended.
   bool is_mended = false;
 };
-// What has the same option and path in both, but is not the same.
+// What has the same option and path in both, but is not the same, or of which other rows are in use.
 std::vector<ChangedInput> ChangedInputs(const std::vector<RunInput>& before, const std::vector<RunInput>& now);
 
 }  // namespace quartet

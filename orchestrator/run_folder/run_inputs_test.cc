@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "core/config/run_config.h"
 #include "core/safetensors/writer.h"
+#include "orchestrator/run_folder/continuation.h"
 #include "orchestrator/run_folder/run_start.h"
 #include "orchestrator/testing/scratch_folder.h"
 #include "orchestrator/testing/training_state.h"
@@ -51,11 +52,14 @@ class RunInputsTest : public ::testing::Test {
   }
   void WriteRows(const std::string& rows) { scratch_.Write("rows.jsonl", rows); }
 
-  std::vector<RunInput> Inputs() const {
+  std::vector<RunInput> Inputs(
+      int64_t checked_rows = 0, const Dataset::Use& check = [](const Record&) { return absl::OkStatus(); }) const {
     std::vector<RunInput> inputs = ModelInputs(config_);
-    const auto rows = Dataset::Open(
-        {.option = "data.prompt_data", .paths = {scratch_.path() + "/rows.jsonl"}},
-        [](const Record&) { return absl::OkStatus(); }, nullptr);
+    const auto rows = Dataset::Open({.option = "data.prompt_data",
+                                     .paths = {scratch_.path() + "/rows.jsonl"},
+                                     .checked_rows = checked_rows,
+                                     .drop_malformed = true},
+                                    check, nullptr);
     EXPECT_TRUE(rows.ok()) << rows.status();
     for (RunInput& input : RowInputs(**rows)) inputs.push_back(std::move(input));
     return inputs;
@@ -171,6 +175,25 @@ TEST_F(RunInputsTest, LetARunGoOnWithRowsThatWereMended) {
   EXPECT_THAT(std::string(open().status().message()), HasSubstr("rows.jsonl has other rows")) << "two of five";
   WriteRows(good + bad + others + good);
   EXPECT_THAT(std::string(open().status().message()), HasSubstr("rows.jsonl has other rows")) << "one more";
+}
+
+TEST_F(RunInputsTest, KeepARunFromGoingOnWithOtherRowsInUseOfTheSameFile) {
+  WriteRows("{\"q\": \"1\"}\n{\"q\": \"two\"}\n{\"q\": \"3\"}\n");
+  const auto inputs = [&](int64_t checked_rows) {
+    return Inputs(checked_rows, [](const Record& row) {
+      return row.row == 2 ? absl::InvalidArgumentError("no number") : absl::OkStatus();
+    });
+  };
+  const std::vector<RunInput> before = inputs(1);
+  EXPECT_THAT(ChangedInputs(before, inputs(1)), IsEmpty());
+  const std::vector<ChangedInput> changed = ChangedInputs(before, inputs(2));
+  ASSERT_EQ(changed.size(), 1);
+  EXPECT_EQ(changed[0].change, "the run uses 2 of the 3 rows of " + scratch_.path() +
+                                   "/rows.jsonl, not 3 as when it began (data.checked_rows and data.skip_malformed "
+                                   "decide it, too)");
+  EXPECT_FALSE(changed[0].is_mended);
+  EXPECT_THAT(std::string(ChangesOfRun(config_, config_, changed).status().message()),
+              AllOf(HasSubstr("cannot go on"), HasSubstr("data.prompt_data: the run uses 2 of the 3 rows")));
 }
 
 TEST_F(RunInputsTest, KeepARunFromGoingOnWithOthers) {
