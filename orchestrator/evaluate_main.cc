@@ -69,6 +69,7 @@ CommandLine EvaluateCommandLine(Options* options) {
 absl::Status Run(Options& options, TerminalView& view, Cancellation& cancellation) {
   QUARTET_ASSIGN_OR_RETURN(const ValueOrigins origins, OriginsOf(options.sources));
   QUARTET_RETURN_IF_ERROR(CheckSetByFlags(origins, !options.model.empty()));
+  QUARTET_RETURN_IF_ERROR(CheckRead(origins, Program::kEvaluate));
   if (!options.model.empty()) {
     std::error_code ignored;
     if (fs::exists(options.model + "/policy", ignored)) options.model += "/policy";

@@ -12,10 +12,10 @@ absl::Status CheckGoesOnFrom(const StateManifest& manifest, const std::string& f
   const std::string has = absl::StrCat("(it has ", absl::StrJoin(manifest.kinds, ", "), ")");
   constexpr char kAnew[] = ", or begin anew from the model that was saved with it";
   if (optimizer != manifest.optimizer) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        section, ".optim: \"", std::string(optimizer), "\" is not allowed; training goes on from ", folder,
-        ", which is of the optimizer \"", manifest.optimizer, "\" ", has, ": set it to \"", manifest.optimizer, "\"",
-        kAnew));
+    return absl::InvalidArgumentError(absl::StrCat(section, ".optim: \"", std::string(optimizer),
+                                                   "\" is not allowed; training goes on from ", folder,
+                                                   ", which is of the optimizer \"", manifest.optimizer, "\" ", has,
+                                                   ": set it to \"", manifest.optimizer, "\"", kAnew));
   }
   if (has_average && std::ranges::find(manifest.kinds, kAverageKind) == manifest.kinds.end()) {
     return absl::InvalidArgumentError(absl::StrCat(section, ".ema_decay: only 0 is allowed; training goes on from ",

@@ -37,7 +37,7 @@ absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder,
 absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder);
 
 // What a configuration is used for, and so which fields must be set.
-enum class Program { kRollout, kPolicyTrainer, kCriticTrainer, kScorer, kPpo, kSft, kDpo, kRewardModel };
+enum class Program { kRollout, kPolicyTrainer, kCriticTrainer, kScorer, kPpo, kSft, kDpo, kRewardModel, kEvaluate };
 
 // Those that drive services, by the names that users know; a program of that name runs it, but for PPO, which is the
 // orchestrator's.
@@ -58,7 +58,8 @@ void ClearUnread(Program program, RunConfig* config);
 // have their default are not in it.
 using ValueOrigins = std::map<std::string, std::string>;
 
-// INVALID_ARGUMENT names what is set although `program` does not read it, and why it does not.
+// INVALID_ARGUMENT names what is set although `program` does not read it, and why it does not. Of kEvaluate, which is
+// given the file of a whole run, only what was set for it counts ("--set").
 absl::Status CheckRead(const ValueOrigins& origins, Program program);
 
 // Checks that a resolved configuration has what `program` needs; INVALID_ARGUMENT names the field.

@@ -689,6 +689,28 @@ TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
   refused({"data.prompt_max_len=7", "actor.max_len=9"}, Program::kSft, "data.prompt_max_len");
 }
 
+TEST(RunConfig, RefusesWhatIsSetForAnEvaluationThatDoesNotReadIt) {
+  for (const char* set :
+       {"rollout.temperature=0.5", "rollout.n_samples_per_prompt=2", "data.prompt_data=/d", "data.max_samples=1",
+        "sft.data=/d", "preference.beta=1", "actor.learning_rate=1", "actor.ema_decay=0.5", "critic.pretrain=/m",
+        "reference.pretrain=/m", "algorithm.gamma=1", "algorithm.kl.init_kl_coef=0.5", "eval.eval_steps=1",
+        "train.max_steps=1", "monitor.listen=127.0.0.1:0", "services.policy_trainer.ranks=2"}) {
+    const std::string field = std::string(set).substr(0, std::string(set).find('='));
+    ValueOrigins origins = OriginsOf({set});
+    const absl::Status status = CheckRead(origins, Program::kEvaluate);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << set;
+    EXPECT_EQ(status.message().find(field + " has no effect: "), 0) << status.message();
+    for (auto& [path, origin] : origins) origin = "/runs/first/run.textproto";
+    EXPECT_EQ(CheckRead(origins, Program::kEvaluate), absl::OkStatus()) << "a run's file says it of the run";
+  }
+  EXPECT_EQ(CheckRead(OriginsOf({"actor.pretrain=/m", "actor.max_len=9", "actor.dtype=fp32", "eval.data=/d",
+                                 "eval.temperature=1", "rollout.generate_max_len=9", "rollout.stop_token_ids=1",
+                                 "data.input_key=q", "data.source_key=s", "reward.source.0.rule=number",
+                                 "train.call_timeout_seconds=5", "services.rollout.ranks=2", "seed=5"}),
+                      Program::kEvaluate),
+            absl::OkStatus());
+}
+
 TEST(RunConfig, NamesAllThatAProgramDoesNotRead) {
   EXPECT_EQ(CheckRead(OriginsOf({"sft.data=a,b", "algorithm.gamma=1", "rollout.top_p=1", "rollout.stop_token_ids=1,2"}),
                       Program::kSft)

@@ -274,6 +274,7 @@ absl::Status EvaluateModel(int64_t step, RunSession session) {
   config.mutable_algorithm()->mutable_kl()->set_init_kl_coef(0);
   config.clear_reference();
   config.mutable_train()->clear_load_checkpoint();
+  config.mutable_monitor()->clear_listen();  // which the run that is evaluated may have
   std::vector<EvaluationSet> sets;
   const auto read = [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(sets, LoadEvaluationSets(config, session.tokenizer(), session.ShowChecking()));

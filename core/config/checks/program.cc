@@ -84,8 +84,60 @@ std::vector<Unread> UnreadByOffline(Program program) {
   return unread;
 }
 
+// By `evaluate`, which answers and scores, and trains nothing.
+std::vector<Unread> UnreadByEvaluation() {
+  const std::string training = "an evaluation trains nothing", data = "an evaluation reads eval.data and eval.set";
+  const auto eval_has = [](const std::string& field) { return "an evaluation goes by eval." + field; };
+  std::vector<Unread> unread = {{"data.prompt_data", data},
+                                {"data.prompt_data_probs", data},
+                                {"data.max_samples", eval_has("max_samples")},
+                                {"data.checked_rows", "an evaluation checks all rows"},
+                                {"data.shuffle", "an evaluation reads rows in their order"},
+                                {"rollout.temperature", eval_has("temperature")},
+                                {"rollout.top_p", eval_has("top_p")},
+                                {"rollout.top_k", "an evaluation samples without it"},
+                                {"rollout.n_samples_per_prompt", eval_has("n_samples_per_prompt")},
+                                {"rollout.rollout_batch_size", "an evaluation answers all its prompts"},
+                                {"rollout.over_sampling_batch_size", "an evaluation answers all its prompts"},
+                                {"eval.eval_steps", "an evaluation is made once"},
+                                {"monitor.listen", "an evaluation has no page"}};
+  for (const char* section : {"sft", "preference", "algorithm", "critic", "reference", "services.policy_trainer",
+                              "services.critic_trainer"}) {
+    unread.push_back({section, training});
+  }
+  for (const char* field : {"learning_rate",
+                            "lr_scheduler",
+                            "lr_warmup_ratio",
+                            "lr_warmup_steps",
+                            "min_lr_ratio",
+                            "optim",
+                            "adam_beta1",
+                            "adam_beta2",
+                            "adam_eps",
+                            "momentum",
+                            "weight_decay",
+                            "max_norm",
+                            "micro_train_batch_size",
+                            "gradient_checkpointing",
+                            "allow_zero_learning_rate",
+                            "adam_offload",
+                            "activation_offload",
+                            "no_sync",
+                            "ema_decay",
+                            "load_checkpoint"}) {
+    unread.push_back({absl::StrCat("actor.", field), training});
+  }
+  for (const char* field : {"max_steps", "num_episodes", "train_batch_size", "updates_per_batch", "save_steps",
+                            "save_optimizer", "save_on_sigterm", "load_checkpoint", "allow_changed_run", "max_ckpt_num",
+                            "trace_steps", "max_log_prob_diff_mean", "max_upgrade_diff_mean"}) {
+    unread.push_back({absl::StrCat("train.", field), training});
+  }
+  return unread;
+}
+
 std::vector<Unread> UnreadBy(Program program) {
   if (IsOffline(program)) return UnreadByOffline(program);
+  if (program == Program::kEvaluate) return UnreadByEvaluation();
   if (program != Program::kPpo) return {};
   return {{"sft", "a PPO run makes no fine-tuning; //orchestrator:sft does"},
           {"preference", "a PPO run has no pairs; //orchestrator:dpo and //orchestrator:reward_model learn from them"}};
@@ -138,6 +190,7 @@ absl::Status CheckRead(const ValueOrigins& origins, Program program) {
   for (const Unread& unread : UnreadBy(program)) {
     const bool holds = unread.beside.empty() || !SetAt(unread.beside, origins).empty();
     for (const std::string& field : SetAt(unread.path, origins)) {
+      if (program == Program::kEvaluate && origins.at(field) != "--set") continue;
       if (!holds) read.insert(field);
       if (read.count(field) > 0) continue;
       if (first.empty()) first = field;
