@@ -55,8 +55,6 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> NewFunction(const RewardSource& 
   return NewRule(source);
 }
 
-constexpr char kUnfinished[] = "unfinished_reasoning";
-
 // What is behind the last `delimiter`, of the text that the model has written too; null where there is none.
 std::shared_ptr<const Answer> WithoutReasoning(const Answer& answer, const std::string& delimiter) {
   const size_t at = answer.response.rfind(delimiter);
@@ -112,11 +110,11 @@ void AnswerSources::Score(const std::shared_ptr<const Answer>& answer, const std
     }
     std::shared_ptr<const Answer> final_answer = WithoutReasoning(*answer, delimiter);
     if (final_answer == nullptr) {
-      done(pool.source, Reward{.value = 0, .score = 0, .extra_logs = {{kUnfinished, 1}}});
+      done(pool.source, Reward{.value = 0, .extra_logs = {{kUnfinishedReasoning, 1}}});
       continue;
     }
     pool.workers->Submit(std::move(final_answer), stop, [done, source = pool.source](absl::StatusOr<Reward> reward) {
-      if (reward.ok()) reward->extra_logs[kUnfinished] = 0;
+      if (reward.ok()) reward->extra_logs[kUnfinishedReasoning] = 0;
       done(source, std::move(reward));
     });
   }

@@ -28,9 +28,8 @@ class AnswerSources {
   int64_t failed_tries() const;
 
   // `done` is called once for each of them that is for the answer's prompt (IsFor), with the index into reward.source:
-  // from their threads, or at once with 0 for an answer in which the source's reasoning_delimiter is not. Errors as
-  // those of WorkerPool::Submit. The extra log "unfinished_reasoning" of sources with a reasoning_delimiter is 1 for
-  // those, else 0.
+  // from their threads, or at once with 0, and no score, for an answer in which the source's reasoning_delimiter is
+  // not. Errors as those of WorkerPool::Submit. Those of sources with a reasoning_delimiter have kUnfinishedReasoning.
   void Score(const std::shared_ptr<const Answer>& answer, const std::stop_token& stop,
              const std::function<void(int source, absl::StatusOr<Reward>)>& done);
 

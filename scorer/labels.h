@@ -12,6 +12,10 @@
 
 namespace quartet {
 
+// The figure of sources with a reasoning_delimiter (ScoreReply.extra_logs, behind the source's name and "/"): 1 for an
+// answer without the delimiter, which is worth 0 and the source was not asked for, else 0.
+inline constexpr char kUnfinishedReasoning[] = "unfinished_reasoning";
+
 // Whether the source is for prompts from `prompt_source` (reward.source.only).
 bool IsFor(const RewardSource& source, const std::string& prompt_source);
 

@@ -239,6 +239,8 @@ for line in sys.stdin:
     const std::optional<ScoreReply> reply = scoring->Next();
     ASSERT_TRUE(reply.has_value()) << c.response << ": " << scoring->status();
     EXPECT_EQ(reply->reward(), c.reward) << c.response;
+    EXPECT_EQ(reply->score(), c.reward) << c.response;
+    EXPECT_TRUE(reply->scores().empty()) << c.response;  // neither source gives any
     EXPECT_EQ(reply->extra_logs().at("number/unfinished_reasoning"), c.seen < 0) << c.response;
     EXPECT_EQ(reply->extra_logs().at("command/unfinished_reasoning"), c.seen < 0) << c.response;
     EXPECT_EQ(reply->extra_logs().contains("command/seen") ? reply->extra_logs().at("command/seen") : -1, c.seen);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -34,10 +35,20 @@ GenerateHeader HeaderOf(const RunConfig& config, const EvalSet& set, uint64_t po
   return header;
 }
 
+// Names of the sources that give any of these answers a score.
+std::set<std::string> SourcesOfScores(const std::vector<ScoreReply>& replies) {
+  std::set<std::string> names;
+  for (const ScoreReply& reply : replies) {
+    for (const auto& [name, score] : reply.scores()) names.insert(name);
+  }
+  return names;
+}
+
 // Whether every source that can tell holds the answer for right; nothing where none can: neither compares with labels,
-// nor gives a score.
+// nor gives a score. Of `give_scores` (SourcesOfScores), one that was not asked, as the answer's reasoning has no end,
+// holds it for wrong.
 absl::StatusOr<std::optional<bool>> IsRight(const RewardConfig& reward, const std::string& prompt_source,
-                                            const ScoreReply& score) {
+                                            const std::set<std::string>& give_scores, const ScoreReply& score) {
   std::optional<bool> right;
   for (const RewardSource& source : reward.source()) {
     if (!IsFor(source, prompt_source)) continue;
@@ -46,6 +57,11 @@ absl::StatusOr<std::optional<bool>> IsRight(const RewardConfig& reward, const st
     const auto& values = verifies ? score.parts() : score.scores();
     const auto value = values.find(name);
     if (value == values.end()) {
+      const auto unfinished = score.extra_logs().find(absl::StrCat(name, "/", kUnfinishedReasoning));
+      if (give_scores.contains(name) && unfinished != score.extra_logs().end() && unfinished->second == 1) {
+        right = false;
+        continue;
+      }
       // A source of weight 0 that has failed decides nothing.
       if (!verifies || (source.has_weight() && source.weight() == 0)) continue;
       return absl::InternalError(absl::StrCat("the scorer's reply has no part \"", name, "\""));
@@ -116,6 +132,7 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
   EvaluationResult result;
   result.set = set.options.name();
   int64_t failed = 0;
+  const std::set<std::string> give_scores = SourcesOfScores(scores);
   for (size_t i = 0; i < scores.size(); ++i) {
     EvaluatedAnswer& answer = result.answers.emplace_back();
     answer.prompt = static_cast<int64_t>(i / n);
@@ -125,7 +142,8 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
       ++failed;
     } else {
       answer.reward = scores[i].reward();
-      QUARTET_ASSIGN_OR_RETURN(answer.right, IsRight(config.reward(), set.prompts[i / n].source, scores[i]));
+      QUARTET_ASSIGN_OR_RETURN(answer.right,
+                               IsRight(config.reward(), set.prompts[i / n].source, give_scores, scores[i]));
     }
     answer.truncated = items[i].truncated();
     const auto& mask = answers[i].tokens().action_mask();

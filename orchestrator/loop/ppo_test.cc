@@ -347,6 +347,18 @@ TEST_F(PpoTest, EvaluatesByTheScoresOfAProgram) {
   EXPECT_EQ(Lines("run/metrics.jsonl").front()["eval/prompts/pass@1"], 0.5);
 }
 
+TEST_F(PpoTest, HoldsAnswersOfUnfinishedReasoningForWrongWhereTheirSourceGivesScores) {
+  RunConfig config = JudgedByAProgram(services_.MakeConfig(scratch_.path(), 1));
+  config.mutable_reward()->mutable_source(0)->set_reasoning_delimiter("</think>");
+  services_.spoil_score = [](ScoreReply* reply) {
+    const bool finished = reply->index() % 2 == 0;
+    (*reply->mutable_extra_logs())["judge/unfinished_reasoning"] = finished ? 0 : 1;
+    if (finished) (*reply->mutable_scores())["judge"] = 1;
+  };
+  ASSERT_TRUE(Run(config).ok());
+  EXPECT_EQ(Lines("run/metrics.jsonl").front()["eval/prompts/pass@1"], 0.5);
+}
+
 TEST_F(PpoTest, SaysWhereNoRewardTellsWhatIsRight) {
   ASSERT_TRUE(Run(JudgedByAProgram(services_.MakeConfig(scratch_.path(), 1))).ok());
   EXPECT_FALSE(Lines("run/metrics.jsonl").front().contains("eval/prompts/pass@1"));
