@@ -230,7 +230,8 @@ bool SameFormula(const Formula& a, const Formula& b, Doubt* doubt) {
   return (of_a.size() == 1) != (of_b.size() == 1) && SameInOrder(tuple(of_a), tuple(of_b), doubt);
 }
 
-// The tokens, without what has no meaning; text as its letters. Space is left where it parts two numbers: 2 3 is not 23.
+// The tokens, without what has no meaning; text as its letters. Space is left where it parts two numbers: 2 3 is
+// not 23.
 std::string Canonical(std::string_view text) {
   std::string canonical;
   bool parted = false;

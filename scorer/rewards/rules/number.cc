@@ -540,8 +540,8 @@ std::optional<mpq_class> PlainNumber(std::string_view text) {
 
 constexpr std::string_view kMark = "####";
 
-// Whether what stands behind a mark is a heading, such as "#### Check" or "#### 2. Check"; the latter where lines follow
-// that it heads, or it is not the first mark.
+// Whether what stands behind a mark is a heading, such as "#### Check" or "#### 2. Check"; the latter where lines
+// follow that it heads, or it is not the first mark.
 bool IsHeading(std::string_view text, bool is_first) {
   constexpr char kSpace[] = " \t\r\n";
   const bool is_currency = StripSpace(text).starts_with('$');
