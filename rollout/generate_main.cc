@@ -7,12 +7,18 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
 #include "core/comm/store/local_store.h"
 #include "core/command_line/command_line.h"
+#include "core/data/json.h"
+#include "core/errors/shown.h"
 #include "nlohmann/json.hpp"
 #include "rollout/engine/engine.h"
 
@@ -54,15 +60,44 @@ One object a line in, {"ids": [...]}; one a line out, in the order of the prompt
                      AtLeast(1, &flags->max_num_batched_tokens)},
                     {"kv_cache_bytes", "N", "Of the KV cache. Default 1 GiB.",
                      AtLeast(int64_t{1}, &flags->kv_cache_bytes)}},
-          .after = "\nExit codes: 0; 1 where a line or the model is wrong; 2 for wrong flags.\n",
+          .after = "\nExit codes: 0; 2 for wrong flags, prompts or a wrong model; 1 for everything else.\n",
           .check = [flags] {
             return flags->model.empty() ? absl::InvalidArgumentError("--model=DIR is missing") : absl::OkStatus();
           }};
 }
 
-int Main(int argc, char** argv) {
-  Flags flags;
-  if (const auto code = ReadCommandLine(argc, argv, GenerateCommandLine(&flags))) return *code;
+absl::StatusOr<std::vector<int32_t>> ReadIds(std::string_view line, int64_t number) {
+  QUARTET_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(line, "the prompts", kMaxJsonDepth, number));
+  const auto error = [number](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("the prompts: line ", number, what...));
+  };
+  if (!object.is_object() || !object.contains("ids") || !object["ids"].is_array()) {
+    return error(" is not {\"ids\": [...]}");
+  }
+  for (const auto& [name, value] : object.items()) {
+    if (name != "ids") return error(" has the key ", Quoted(name), ", which is not known; allowed: \"ids\"");
+  }
+  std::vector<int32_t> ids;
+  for (const nlohmann::json& id : object["ids"]) {
+    // What the engine's check says of an id needs one that it can be told.
+    constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
+    if (!id.is_number_integer() || id < 0 || id > kLargest) {
+      return error(" holds the id ", Cut(id.dump(-1, ' ', true)), ", which is no integer of 0 to ", kLargest);
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+// What the engine says of an option is said of the flag that sets it.
+absl::Status InFlags(const absl::Status& status) {
+  constexpr std::string_view kSection = "rollout.";
+  const std::string message(status.message());
+  if (!message.starts_with(kSection)) return status;
+  return absl::Status(status.code(), "--" + message.substr(kSection.size()));
+}
+
+absl::Status Generate(const Flags& flags) {
   SamplingParams sampling;
   sampling.set_max_new_tokens(flags.max_new_tokens);
   sampling.set_temperature(static_cast<float>(flags.temperature));
@@ -76,25 +111,12 @@ int Main(int argc, char** argv) {
   std::vector<GenerationTask> tasks;
   size_t longest = 1;
   for (std::string line; std::getline(std::cin, line);) {
-    const nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object() || !object.contains("ids") || !object["ids"].is_array()) {
-      std::cerr << "generate: line " << tasks.size() + 1 << " is not {\"ids\": [...]}\n";
-      return 1;
-    }
+    QUARTET_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ReadIds(line, static_cast<int64_t>(tasks.size()) + 1));
     GenerationTask& task = tasks.emplace_back();
+    task.ids = std::move(ids);
     task.sampling = shared_sampling;
     task.prompt_index = tasks.size() - 1;
     task.samples = sampling.n_samples();
-    for (const nlohmann::json& id : object["ids"]) {
-      // What the engine's check says of an id needs one that it can be told.
-      constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
-      if (!id.is_number_integer() || id < 0 || id > kLargest) {
-        std::cerr << "generate: line " << tasks.size() << " holds the id " << id << ", which is no integer of 0 to "
-                  << kLargest << "\n";
-        return 1;
-      }
-      task.ids.push_back(id.get<int32_t>());
-    }
     longest = std::max(longest, task.ids.size());
   }
 
@@ -114,18 +136,10 @@ int Main(int argc, char** argv) {
   Ledger ledger;
   std::unique_ptr<Tokenizer> tokenizer;
   if (std::error_code error; std::filesystem::exists(flags.model + "/tokenizer.json", error)) {
-    auto loaded = Tokenizer::Load(flags.model);
-    if (!loaded.ok()) {
-      std::cerr << "generate: " << loaded.status() << "\n";
-      return 1;
-    }
-    tokenizer = *std::move(loaded);
+    QUARTET_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(flags.model));
   }
   auto engine = RolloutEngine::Load(options, context, &ledger, tokenizer.get());
-  if (!engine.ok()) {
-    std::cerr << "generate: " << engine.status() << "\n";
-    return 1;
-  }
+  if (!engine.ok()) return InFlags(engine.status());
   std::map<std::pair<uint64_t, int32_t>, GeneratedSequence> results;
   const auto start = std::chrono::steady_clock::now();
   absl::Status status = (*engine)->Check(sampling);
@@ -148,10 +162,7 @@ int Main(int argc, char** argv) {
       }
     }
   }
-  if (!status.ok()) {
-    std::cerr << "generate: " << status << "\n";
-    return 1;
-  }
+  QUARTET_RETURN_IF_ERROR(status);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const auto& [key, sequence] : results) {
     nlohmann::json out = {{"prompt", key.first}, {"sample", key.second}};
@@ -166,7 +177,13 @@ int Main(int argc, char** argv) {
   std::cerr << stats.generated_tokens() << " tokens in " << seconds
             << " s: " << static_cast<double>(stats.generated_tokens()) / seconds << " tokens/s, " << stats.steps()
             << " steps, " << stats.preemptions() << " preemptions\n";
-  return 0;
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  if (const auto code = ReadCommandLine(argc, argv, GenerateCommandLine(&flags))) return *code;
+  return Finish("generate", Generate(flags));
 }
 
 }  // namespace
