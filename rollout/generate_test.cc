@@ -18,11 +18,11 @@ struct Ended {
 };
 
 Ended Generate(const std::string& prompts, const std::string& flags = "") {
-  FILE* program = popen(absl::StrCat("printf '%s' '", prompts,
-                                     "' | rollout/generate --model=core/model/testdata/llama --dtype=fp32 ", flags,
-                                     " --max_new_tokens=2 2>&1")
-                            .c_str(),
-                        "r");
+  FILE* program = popen(
+      absl::StrCat("printf '%s' '", prompts, "' | rollout/generate --model=core/model/testdata/llama --dtype=fp32 ",
+                   flags, " --max_new_tokens=2 2>&1")
+          .c_str(),
+      "r");
   std::string said;
   for (int c = 0; (c = std::fgetc(program)) != EOF;) said += static_cast<char>(c);
   return {WEXITSTATUS(pclose(program)), said};

@@ -20,19 +20,19 @@
 namespace quartet {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::ordered_json;  // what templates write keeps its order
 
 constexpr int64_t kDefaultCompletionTokens = 16;  // OpenAI's; a chat's answer may fill the context
 
 // A value in an error message.
-std::string Short(const json& value) {
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+std::string Short(const Json& value) {
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   constexpr size_t kMostBytes = 60;
   if (text.size() > kMostBytes) text = text.substr(0, kMostBytes) + "...";
   return text;
 }
 
-absl::Status Refused(absl::string_view name, const json& value, absl::string_view allowed) {
+absl::Status Refused(absl::string_view name, const Json& value, absl::string_view allowed) {
   return ParameterError(name, absl::StrCat("is ", Short(value), "; allowed: ", allowed));
 }
 
@@ -40,31 +40,31 @@ absl::Status Refused(absl::string_view name, const json& value, absl::string_vie
 class Parameters {
  public:
   // Errors have `place` before the names.
-  explicit Parameters(const json& object, std::string place = "") : object_(object), place_(std::move(place)) {}
+  explicit Parameters(const Json& object, std::string place = "") : object_(object), place_(std::move(place)) {}
 
   // Null where it is absent.
-  const json* Find(const std::string& name) {
+  const Json* Find(const std::string& name) {
     offered_.insert(name);
     return Look(name);
   }
 
   // These leave `value` as it is where the parameter is absent.
   absl::Status Read(const std::string& name, bool* value) {
-    const json* found = Find(name);
+    const Json* found = Find(name);
     if (found == nullptr) return absl::OkStatus();
     if (!found->is_boolean()) return Refuse(name, *found, "true or false");
     *value = found->get<bool>();
     return absl::OkStatus();
   }
   absl::Status Read(const std::string& name, std::optional<float>* value) {
-    const json* found = Find(name);
+    const Json* found = Find(name);
     if (found == nullptr) return absl::OkStatus();
     if (!found->is_number()) return Refuse(name, *found, "a number");
     *value = found->get<float>();
     return absl::OkStatus();
   }
   absl::Status Read(const std::string& name, std::optional<int32_t>* value) {
-    const json* found = Find(name);
+    const Json* found = Find(name);
     if (found == nullptr) return absl::OkStatus();
     int32_t number = 0;
     if (!ToInt32(*found, &number)) return Refuse(name, *found, "a whole number of 32 bits");
@@ -73,18 +73,18 @@ class Parameters {
   }
 
   // A parameter that is not supported: only values that mean the same as none.
-  absl::Status OnlyNeutral(const std::string& name, const std::vector<json>& neutral) {
+  absl::Status OnlyNeutral(const std::string& name, const std::vector<Json>& neutral) {
     tolerated_.insert(name);
-    const json* found = Look(name);
+    const Json* found = Look(name);
     if (found == nullptr) return absl::OkStatus();
     std::vector<std::string> allowed = {"null"};
-    for (const json& value : neutral) {
+    for (const Json& value : neutral) {
       if (*found == value) return absl::OkStatus();
       allowed.push_back(value.dump());
     }
     return Refuse(name, *found, absl::StrCat(absl::StrJoin(allowed, ", "), " (others are not supported)"));
   }
-  absl::Status Refuse(const std::string& name, const json& value, absl::string_view allowed) const {
+  absl::Status Refuse(const std::string& name, const Json& value, absl::string_view allowed) const {
     return Refused(place_ + name, value, allowed);
   }
   // A parameter without influence on the answer.
@@ -101,7 +101,7 @@ class Parameters {
     return absl::OkStatus();
   }
 
-  static bool ToInt32(const json& value, int32_t* number) {
+  static bool ToInt32(const Json& value, int32_t* number) {
     if (!value.is_number_integer()) return false;
     if (value.is_number_unsigned() && value.get<uint64_t>() > std::numeric_limits<int32_t>::max()) return false;
     const auto wide = value.get<int64_t>();
@@ -111,30 +111,30 @@ class Parameters {
   }
 
  private:
-  const json* Look(const std::string& name) const {
+  const Json* Look(const std::string& name) const {
     const auto found = object_.find(name);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
 
-  const json& object_;
+  const Json& object_;
   const std::string place_;
   std::set<std::string> offered_, tolerated_;
 };
 
-bool IsIdList(const json& value) { return value.is_array() && !value.empty() && value[0].is_number(); }
+bool IsIdList(const Json& value) { return value.is_array() && !value.empty() && value[0].is_number(); }
 
 // The values of a list, or one that stands for a list of itself; without copies, which may be large.
-std::vector<const json*> ListOf(const json& value, bool alone) {
+std::vector<const Json*> ListOf(const Json& value, bool alone) {
   if (alone) return {&value};
-  std::vector<const json*> list;
+  std::vector<const Json*> list;
   if (!value.is_array()) return list;
-  for (const json& one : value) list.push_back(&one);
+  for (const Json& one : value) list.push_back(&one);
   return list;
 }
 
 class Reader {
  public:
-  Reader(bool chat, const json& body, const ServedModel& model, uint64_t seed)
+  Reader(bool chat, const Json& body, const ServedModel& model, uint64_t seed)
       : parameters_(body), model_(model), seed_(seed) {
     request_.chat = chat;
   }
@@ -160,7 +160,7 @@ class Reader {
   SamplingParams& sampling() { return *request_.header.mutable_sampling(); }
 
   absl::Status CheckModel() {
-    const json* model = parameters_.Find("model");
+    const Json* model = parameters_.Find("model");
     if (model == nullptr || *model == model_.name) return absl::OkStatus();
     if (!model->is_string()) return Refused("model", *model, "a string");
     return absl::NotFoundError(absl::StrCat("model is ", Short(*model), "; here is only \"", model_.name, "\""));
@@ -196,7 +196,7 @@ class Reader {
 
   absl::Status ReadSeed() {
     sampling().set_seed(seed_);
-    const json* seed = parameters_.Find("seed");
+    const Json* seed = parameters_.Find("seed");
     if (seed == nullptr) return absl::OkStatus();
     if (!seed->is_number_integer()) return Refused("seed", *seed, "a whole number of 64 bits");
     sampling().set_seed(seed->is_number_unsigned() ? seed->get<uint64_t>()
@@ -205,17 +205,17 @@ class Reader {
   }
 
   absl::Status ReadStops() {
-    if (const json* stop = parameters_.Find("stop")) {
+    if (const Json* stop = parameters_.Find("stop")) {
       const char* allowed = "a string that is not empty, or a list of them";
       if (!stop->is_string() && !stop->is_array()) return Refused("stop", *stop, allowed);
-      for (const json* one : ListOf(*stop, stop->is_string())) {
+      for (const Json* one : ListOf(*stop, stop->is_string())) {
         if (!one->is_string()) return Refused("stop", *stop, allowed);
         sampling().add_stop(one->get<std::string>());
       }
     }
-    if (const json* ids = parameters_.Find("stop_token_ids")) {
+    if (const Json* ids = parameters_.Find("stop_token_ids")) {
       if (!ids->is_array()) return Refused("stop_token_ids", *ids, "a list of token ids");
-      for (const json& one : *ids) {
+      for (const Json& one : *ids) {
         int32_t id = 0;
         if (!Parameters::ToInt32(one, &id)) return Refused("stop_token_ids", *ids, "a list of token ids");
         sampling().add_stop_token_ids(id);
@@ -225,7 +225,7 @@ class Reader {
   }
 
   absl::Status ReadLogitBias() {
-    const json* biases = parameters_.Find("logit_bias");
+    const Json* biases = parameters_.Find("logit_bias");
     if (biases == nullptr) return absl::OkStatus();
     const char* allowed = "an object with token ids as names and numbers from -100 to 100";
     if (!biases->is_object()) return Refused("logit_bias", *biases, allowed);
@@ -275,7 +275,7 @@ class Reader {
 
   absl::Status ReadStream() {
     QUARTET_RETURN_IF_ERROR(parameters_.Read("stream", &request_.stream));
-    const json* options = parameters_.Find("stream_options");
+    const Json* options = parameters_.Find("stream_options");
     if (options == nullptr) return absl::OkStatus();
     const char* allowed = R"({"include_usage": true or false, "continuous_usage_stats": true or false})";
     if (!options->is_object()) return Refused("stream_options", *options, allowed);
@@ -314,15 +314,15 @@ class Reader {
 
   // What the interface has and this server has not, as long as it asks for nothing.
   absl::Status CheckUnsupported() {
-    const json text_format = {{"type", "text"}};
-    std::vector<std::pair<std::string, std::vector<json>>> only = {
+    const Json text_format = {{"type", "text"}};
+    std::vector<std::pair<std::string, std::vector<Json>>> only = {
         {"use_beam_search", {false}},
         {"length_penalty", {1}},
         {"early_stopping", {false}},
         {"skip_special_tokens", {true}},
         {"spaces_between_special_tokens", {true}},
         {"allowed_token_ids", {}},
-        {"bad_words", {json::array()}},
+        {"bad_words", {Json::array()}},
         {"truncate_prompt_tokens", {}},
         {"priority", {0}},
         {"return_tokens_as_token_ids", {false}},
@@ -331,11 +331,11 @@ class Reader {
     };
     if (request_.chat) {
       only.insert(only.end(), {{"echo", {false}},
-                               {"tools", {json::array()}},
+                               {"tools", {Json::array()}},
                                {"tool_choice", {"none"}},
-                               {"functions", {json::array()}},
+                               {"functions", {Json::array()}},
                                {"function_call", {"none"}},
-                               {"modalities", {json::array({"text"})}},
+                               {"modalities", {Json::array({"text"})}},
                                {"audio", {}},
                                {"prediction", {}},
                                {"reasoning_effort", {"none"}},
@@ -344,7 +344,7 @@ class Reader {
                                {"add_generation_prompt", {true}},
                                {"continue_final_message", {false}},
                                {"chat_template", {}},
-                               {"documents", {json::array()}}});
+                               {"documents", {Json::array()}}});
     } else {
       only.insert(only.end(), {{"suffix", {}}, {"best_of", {sampling().n_samples()}}});
     }
@@ -376,12 +376,12 @@ class Reader {
     bool add_special_tokens = true;
     QUARTET_RETURN_IF_ERROR(parameters_.Read("add_special_tokens", &add_special_tokens));
     const char* allowed = "a string, a list of strings, a list of token ids, or a list of such lists; not empty";
-    const json* prompt = parameters_.Find("prompt");
+    const Json* prompt = parameters_.Find("prompt");
     if (prompt == nullptr) return ParameterError("prompt", absl::StrCat("is missing; allowed: ", allowed));
     const bool alone = prompt->is_string() || IsIdList(*prompt);
     if (!alone && (!prompt->is_array() || prompt->empty())) return Refused("prompt", *prompt, allowed);
     QUARTET_RETURN_IF_ERROR(CheckSequences(alone ? 1 : prompt->size()));
-    for (const json* one : ListOf(*prompt, alone)) {
+    for (const Json* one : ListOf(*prompt, alone)) {
       if (one->is_string()) {
         QUARTET_RETURN_IF_ERROR(AddText("prompt", one->get_ref<const std::string&>(), add_special_tokens));
         if (echo_) request_.echoes.push_back(one->get<std::string>());
@@ -389,7 +389,7 @@ class Reader {
       }
       if (!IsIdList(*one)) return Refused("prompt", *prompt, allowed);
       std::vector<int32_t> ids;
-      for (const json& id : *one) {
+      for (const Json& id : *one) {
         if (!Parameters::ToInt32(id, &ids.emplace_back()) || ids.back() < 0 || ids.back() >= model_.vocab_size) {
           return ParameterError("prompt",
                                 absl::StrCat("holds ", Short(id), " where a token id is expected; allowed: 0 to ",
@@ -406,7 +406,7 @@ class Reader {
     // What the template writes has the special tokens in it.
     bool add_special_tokens = false;
     QUARTET_RETURN_IF_ERROR(parameters_.Read("add_special_tokens", &add_special_tokens));
-    const json* messages = parameters_.Find("messages");
+    const Json* messages = parameters_.Find("messages");
     const char* allowed = R"(a list of {"role": ..., "content": ...}, not empty)";
     if (messages == nullptr) return ParameterError("messages", absl::StrCat("is missing; allowed: ", allowed));
     if (!messages->is_array() || messages->empty()) return Refused("messages", *messages, allowed);
@@ -417,7 +417,7 @@ class Reader {
                                ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]")));
     }
     nlohmann::ordered_json kwargs = nlohmann::ordered_json::object();
-    if (const json* given = parameters_.Find("chat_template_kwargs")) {
+    if (const Json* given = parameters_.Find("chat_template_kwargs")) {
       if (!given->is_object()) return Refused("chat_template_kwargs", *given, "an object");
       kwargs = *given;
     }
@@ -432,11 +432,11 @@ class Reader {
     return AddText("messages", *text, add_special_tokens);
   }
 
-  static absl::StatusOr<ChatMessage> ReadMessage(const json& given, const std::string& place) {
+  static absl::StatusOr<ChatMessage> ReadMessage(const Json& given, const std::string& place) {
     if (!given.is_object()) return Refused(place, given, R"({"role": ..., "content": ...})");
     // What answers have that clients send back, and means nothing here.
     Parameters fields(given, place + ".");
-    json message = given;
+    Json message = given;
     for (const char* name : {"refusal", "annotations", "audio", "function_call"}) {
       QUARTET_RETURN_IF_ERROR(fields.OnlyNeutral(name, {}));
       message.erase(name);
@@ -501,7 +501,7 @@ std::string WithoutFolder(absl::string_view message) {
 int64_t JsonBytes(std::string_view body) {
   // A value in a list that grows is there twice for a moment, in room for up to twice as many; containers, strings and
   // names have memory of their own.
-  constexpr int64_t kValue = 3 * sizeof(json), kContainer = 64, kMember = 96;
+  constexpr int64_t kValue = 3 * sizeof(Json), kContainer = 64, kMember = 96;
   // Of a byte of text: the tokens that it may become, and what finds them.
   constexpr int64_t kTextByte = 16;
   int64_t bytes = kValue;
@@ -534,7 +534,7 @@ int64_t JsonBytes(std::string_view body) {
 
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(bool chat, std::string_view body, const ServedModel& model,
                                                 uint64_t seed) {
-  QUARTET_ASSIGN_OR_RETURN(const json parsed, ParseJson(body, "the request's body"));
+  QUARTET_ASSIGN_OR_RETURN(const Json parsed, ParseOrderedJson(body, "the request's body"));
   if (!parsed.is_object()) return absl::InvalidArgumentError("the request's body is not a JSON object");
   return Reader(chat, parsed, model, seed).Read();
 }
