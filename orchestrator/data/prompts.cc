@@ -63,6 +63,7 @@ absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& 
 
 absl::StatusOr<std::unique_ptr<Prompts>> Prompts::Open(const RunConfig& config, const Tokenizer& tokenizer,
                                                        const RowProgress& progress) {
+  QUARTET_RETURN_IF_ERROR(CheckReasoningDelimiters(config.reward(), tokenizer));
   const DataConfig& data = config.data();
   const PromptKeys keys = {data.input_key(), data.label_key(), data.label_extract()};
   std::unique_ptr<Prompts> prompts(new Prompts());
@@ -110,6 +111,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const PromptRecord>>> Prompts::Take(i
 absl::StatusOr<HeldOutPrompts> ReadHeldOutPrompts(const EvalSet& set, const std::string& option,
                                                   const RunConfig& config, const Tokenizer& tokenizer,
                                                   const RowProgress& progress) {
+  QUARTET_RETURN_IF_ERROR(CheckReasoningDelimiters(config.reward(), tokenizer));
   const PromptKeys keys = {set.input_key(), set.label_key(), set.label_extract()};
   DatasetOptions options = DatasetOptionsOf(config);
   options.option = option;

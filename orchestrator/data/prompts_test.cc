@@ -315,6 +315,25 @@ TEST_F(PromptsTest, HaveLabelsThatAreListsAndObjectsWhereASourceReadsThemAsJson)
   EXPECT_EQ(Load(R"({"question": "a", "answer": )" + std::string(kTests) + "}\n").value()[0].label, kTests);
 }
 
+TEST_F(PromptsTest, WhoseAnswersAreReadWithoutTheDelimiterOfTheirReasoningAreRefused) {
+  constexpr char kLine[] = "{\"question\": \"a\", \"answer\": \"1\"}\n";
+  RewardSource* source = config_.mutable_reward()->mutable_source(0);
+  source->set_reasoning_delimiter("</think>");
+  EXPECT_TRUE(Load(kLine).ok());
+  const std::string end(1, static_cast<char>(ByteTokenizer::kEnd));
+  for (const std::string& delimiter : {end, "so" + end}) {
+    source->set_reasoning_delimiter(delimiter);
+    const std::string error = Error(kLine);
+    EXPECT_THAT(error, HasSubstr("reward.source[0].reasoning_delimiter is "));
+    EXPECT_THAT(error, HasSubstr("and \"<end>\" is a special token of the tokenizer's"));
+    EvalSet set;
+    set.set_data(data().prompt_data(0));
+    set.set_input_key("question");
+    set.set_label_key("answer");
+    EXPECT_EQ(ReadHeldOutPrompts(set, "eval.data", config_, tokenizer_).status().message(), error);
+  }
+}
+
 TEST_F(PromptsTest, OfMoreThanAHundredSourcesAreFromOthers) {
   std::string lines;
   for (int i = 0; i < 150; ++i) {

@@ -1,8 +1,11 @@
 #include "orchestrator/data/reward_sources.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
 #include "core/data/record.h"
 #include "core/errors/shown.h"
 
@@ -27,6 +30,23 @@ absl::Status CheckOnly(const RewardConfig& reward, const std::set<std::string>& 
                                                      ", and no prompt is from there (data.source_key); "
                                                      "prompts are from: ",
                                                      JoinNames({sources.begin(), sources.end()})));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckReasoningDelimiters(const RewardConfig& reward, const Tokenizer& tokenizer) {
+  for (int i = 0; i < reward.source_size(); ++i) {
+    const std::string& delimiter = reward.source(i).reasoning_delimiter();
+    if (delimiter.empty()) continue;
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(delimiter, /*add_special_tokens=*/false));
+    for (const int32_t id : ids) {
+      const std::string token = tokenizer.Decode({id}, /*skip_special_tokens=*/false);
+      if (tokenizer.Decode({id}, /*skip_special_tokens=*/true) == token) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("reward.source[", i, "].reasoning_delimiter is ", Quoted(delimiter), ", and ", Quoted(token),
+                       " is a special token of the tokenizer's; answers are read without those, so that all would be "
+                       "worth 0. A text that the model writes as other tokens is allowed"));
     }
   }
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "core/tokenizer/tokenizer.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -21,6 +22,10 @@ bool ReadsJsonLabels(const RewardConfig& reward);
 
 // That each name of reward.source.only is one of `sources`, where prompts are from. INVALID_ARGUMENT names the field.
 absl::Status CheckOnly(const RewardConfig& reward, const std::set<std::string>& sources);
+
+// That no reward.source.reasoning_delimiter has a special token of the tokenizer's: answers are read without those, and
+// none would ever have it. INVALID_ARGUMENT names the field and the token.
+absl::Status CheckReasoningDelimiters(const RewardConfig& reward, const Tokenizer& tokenizer);
 
 // Whether any source is a server or a command, which are told prompts as well.
 bool ReadsPrompts(const RewardConfig& reward);

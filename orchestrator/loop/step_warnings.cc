@@ -2,16 +2,29 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/config/services.h"
 #include "core/zero/optimizer/optimizer_options.h"
+#include "scorer/labels.h"
 
 namespace quartet {
 namespace {
 
 // Beyond it a model is soon noise, where a step moves each parameter by about so much.
 constexpr double kLargeLearningRate = 0.01;
+
+// The first figure that says that nearly every answer to a source lacked the end of its reasoning; "" where none does.
+std::string UnfinishedReasoning(const Metrics& metrics, double least) {
+  for (const auto& [name, value] : metrics.values()) {
+    if (absl::StartsWith(name, "reward/") && absl::EndsWith(name, absl::StrCat("/", kUnfinishedReasoning)) &&
+        value >= least) {
+      return name;
+    }
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -41,6 +54,14 @@ std::string StepWarnings::WhyIdle(const Metrics& metrics) const {
     if (!sources.empty() &&
         std::ranges::all_of(sources, [](const auto& source) { return source.weight() == 0 || source.gate(); })) {
       return "the weight of every source of rewards is 0 (reward.source.weight)";
+    }
+    if (const std::string name = UnfinishedReasoning(metrics, kMostUnfinished); !name.empty()) {
+      return absl::StrFormat(
+          "all rewards were equal (%g), and %s is %.2f: in so many answers reward.source.reasoning_delimiter is not. "
+          "Is "
+          "it as the model writes it (samples.jsonl), and are answers cut off before (rollout.generate_max_len, %d)?",
+          metrics.Get("reward/mean").value_or(0), name, metrics.Get(name).value_or(0),
+          config_.rollout().generate_max_len());
     }
     return absl::StrFormat(
         "all rewards were equal (%g). Is the reward what it should be (samples.jsonl), and can the model do the task "

@@ -24,8 +24,9 @@ class StepWarnings {
   std::vector<std::string> Of(const Metrics& metrics);
 
   static constexpr int kIdleSteps = 5;
-  static constexpr double kMostKl = 10;          // a token
-  static constexpr double kMostExcluded = 0.75;  // of a step's answers
+  static constexpr double kMostKl = 10;           // a token
+  static constexpr double kMostExcluded = 0.75;   // of a step's answers
+  static constexpr double kMostUnfinished = 0.9;  // of the answers that a source is for
 
  private:
   // Of one step; "" where something could be learned.

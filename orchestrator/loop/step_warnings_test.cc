@@ -12,9 +12,11 @@
 namespace quartet {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(Warnings, OfAConfigurationAreOfWhatHardlyAnyoneMeans) {
   const auto warnings = [](const std::vector<std::string>& overrides) {
@@ -78,6 +80,12 @@ TEST(Warnings, SayWhyNothingIsLearned) {
                     "reward.source.1.gate=true"},
                    with({{"reward/std", 0}})),
               ElementsAre(HasSubstr("weight of every source of rewards is 0")));
+  EXPECT_THAT(said({"rollout.generate_max_len=512"},
+                   with({{"reward/std", 0}, {"reward/mean", 0}, {"reward/math/unfinished_reasoning", 1}})),
+              ElementsAre(AllOf(HasSubstr("all rewards were equal (0), and reward/math/unfinished_reasoning is 1.00"),
+                                HasSubstr("reasoning_delimiter is not"), HasSubstr("rollout.generate_max_len, 512"))));
+  EXPECT_THAT(said({}, with({{"reward/std", 0}, {"reward/math/unfinished_reasoning", 0.5}})),
+              ElementsAre(Not(HasSubstr("unfinished_reasoning"))));
   EXPECT_THAT(said({}, with({{"policy/grad_norm", 0}})), ElementsAre(HasSubstr("the policy's gradient was 0")));
   // Of such steps another warning tells.
   EXPECT_THAT(said({}, with({{"policy/grad_norm", 0}, {"policy/skipped", 1}})), IsEmpty());
