@@ -26,7 +26,8 @@ std::vector<RowKey> RowKeys(const PromptKeys& keys, const RunConfig& config) {
                   .option = compares ? "data.label_key: the rules of the reward compare with it"
                                      : "data.label_key; data.label_required=false where rows may lack it",
                   .optional = !compares && !config.data().label_required(),
-                  .as_json = ReadsJsonLabels(config.reward())});
+                  // Where none reads labels, what they are is nobody's concern.
+                  .as_json = ReadsJsonLabels(config.reward()) || !ComparesWithLabels(config.reward())});
   rows.push_back({.name = config.data().source_key(), .option = "data.source_key", .optional = true});
   if (ReadsPrompts(config.reward())) rows.push_back({.rest = true});
   return rows;

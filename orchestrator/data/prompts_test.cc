@@ -315,6 +315,18 @@ TEST_F(PromptsTest, HaveLabelsThatAreListsAndObjectsWhereASourceReadsThemAsJson)
   EXPECT_EQ(Load(R"({"question": "a", "answer": )" + std::string(kTests) + "}\n").value()[0].label, kTests);
 }
 
+TEST_F(PromptsTest, HaveLabelsOfAnyKindWhereNoSourceReadsThem) {
+  RewardSource* source = config_.mutable_reward()->mutable_source(0);
+  source->set_rule("finished");
+  const std::string list = "{\"question\": \"a\", \"answer\": [\"4\"]}\n";
+  EXPECT_EQ(Load(list).value()[0].label, R"(["4"])");
+  // A source that compares with labels of some prompts alone takes no list for a text.
+  RewardSource* number = config_.mutable_reward()->add_source();
+  number->set_rule("number");
+  number->add_only("gsm8k");
+  EXPECT_THAT(Error(list), HasSubstr("is of JSON type array"));
+}
+
 TEST_F(PromptsTest, WhoseAnswersAreReadWithoutTheDelimiterOfTheirReasoningAreRefused) {
   constexpr char kLine[] = "{\"question\": \"a\", \"answer\": \"1\"}\n";
   RewardSource* source = config_.mutable_reward()->mutable_source(0);

@@ -17,6 +17,8 @@ bool Verifies(const RewardSource& source) {
   return !rule.empty() && rule != "format" && rule != "finished" && rule != "length";
 }
 
+bool ComparesWithLabels(const RewardConfig& reward) { return std::ranges::any_of(reward.source(), Verifies); }
+
 bool NeedsLabels(const RewardConfig& reward) {
   return std::any_of(reward.source().begin(), reward.source().end(),
                      [](const RewardSource& source) { return Verifies(source) && source.only().empty(); });

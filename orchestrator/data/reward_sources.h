@@ -14,6 +14,9 @@ namespace quartet {
 // where the answer is right.
 bool Verifies(const RewardSource& source);
 
+// Whether any source does.
+bool ComparesWithLabels(const RewardConfig& reward);
+
 // Whether any source that is for all prompts does, so that each row needs a label.
 bool NeedsLabels(const RewardConfig& reward);
 
