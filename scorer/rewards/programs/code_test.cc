@@ -393,7 +393,7 @@ TEST(CodeRewards, RefuseAssertsThatAreNoPython) {
 
 TEST(CodeRewards, RefuseAssertsThatCallNothingOfTheProgram) {
   for (const char* label :
-       {R"j({"test": "def check(candidate):\n  assert candidate(1) == 1"})j", R"j(["assert 1 == 1"])j", R"j([""])j",
+       {R"j({"test": "def check(candidate):\n  assert candidate(1) == 1"})j", R"j(["assert 1 == 1"])j",
         R"j(["import unittest\nclass Test(unittest.TestCase):\n  def test(self): self.assertEqual(f(1), 1)"])j"}) {
     const absl::Status status = Score("def f(x): return 2", label).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << label << ": " << status;
@@ -401,7 +401,23 @@ TEST(CodeRewards, RefuseAssertsThatCallNothingOfTheProgram) {
   }
   EXPECT_EQ(Value("x = 3", R"j(["assert x == 3"])j"), 1);
   EXPECT_EQ(Value("x = 2", R"j(["assert x == 3"])j"), 0);
-  EXPECT_EQ(Value("def g(): pass", R"j(["try:\n  f(1)\nexcept NameError:\n  pass"])j"), 1);
+  EXPECT_EQ(Value("def g(): pass", R"j(["try:\n  f(1)\nexcept NameError:\n  pass\nelse:\n  assert False"])j"), 1);
+}
+
+TEST(CodeRewards, RefuseStatementsOfWhichNoneCanFail) {
+  for (const char* label : {R"j(["add(1, 2) == 3"])j", R"j([""])j", R"j(["print(add(1, 2))"])j",
+                            R"j(["assert (add(1, 2) == 3, 'a sum')"])j", R"j(["add(1, 2)\nassert True"])j",
+                            R"j({"setup": "def check(f): return f(1, 2) == 3", "asserts": ["check(add)"]})j"}) {
+    const absl::Status status = Score("def add(a, b): return a - b", label).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << label << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("nothing in it can fail"));
+  }
+  for (const char* label :
+       {R"j(["if add(1, 2) != 3: raise ValueError"])j", R"j(["import sys\nif add(1, 2) != 3: sys.exit(1)"])j",
+        R"j(["import unittest\nunittest.TestCase().assertEqual(add(1, 2), 3)"])j"}) {
+    EXPECT_EQ(Value("def add(a, b): return a + b", label), 1) << label;
+    EXPECT_EQ(Value("def add(a, b): return a - b", label), 0) << label;
+  }
 }
 
 TEST(CodeRewards, AreNotEarnedByEndingBeforeTheTests) {
