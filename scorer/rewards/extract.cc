@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -30,32 +31,104 @@ std::optional<std::string_view> LastTag(std::string_view text, std::string_view 
   return content.substr(0, end);
 }
 
+namespace {
+
+// A run of three or more backquotes or tildes.
+struct Fence {
+  char mark = 0;
+  size_t size = 0, column = 0;
+  absl::string_view before, behind;  // of its line, without white space around them
+};
+
+std::optional<Fence> FenceAt(absl::string_view line, size_t column) {
+  const char mark = column < line.size() ? line[column] : 0;
+  if (mark != '`' && mark != '~') return std::nullopt;
+  const size_t end = std::min(line.find_first_not_of(mark, column), line.size());
+  if (end - column < 3) return std::nullopt;
+  return Fence{mark, end - column, column, absl::StripAsciiWhitespace(line.substr(0, column)),
+               absl::StripAsciiWhitespace(line.substr(end))};
+}
+
+size_t Indentation(absl::string_view line) { return std::min(line.find_first_not_of(" \t"), line.size()); }
+
+// One that begins the line with tildes; else the last one of backquotes, where the line has an odd number of them: two
+// are code in a sentence.
+std::optional<Fence> UnpairedFence(absl::string_view line) {
+  std::optional<Fence> last = FenceAt(line, Indentation(line));
+  if (last.has_value() && last->mark == '~') return last;
+  int count = 0;
+  for (size_t at = line.find("```"); at != absl::string_view::npos; at = line.find("```", at + last->size)) {
+    last = FenceAt(line, at);
+    ++count;
+  }
+  return count % 2 == 0 ? std::nullopt : last;
+}
+
+// The fence that opens a block on this line. Behind one of tildes, or one behind text, only a word may follow.
+std::optional<Fence> OpeningFence(absl::string_view line) {
+  const std::optional<Fence> fence = UnpairedFence(line);
+  if (!fence.has_value() || absl::StrContains(fence->behind, '`')) return std::nullopt;
+  const bool is_word = std::all_of(fence->behind.begin(), fence->behind.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("_+#-", c);
+  });
+  if (!is_word && (fence->mark == '~' || !fence->before.empty())) return std::nullopt;
+  return fence;
+}
+
+}  // namespace
+
 std::vector<std::string> CodeBlocks(std::string_view text, std::initializer_list<std::string_view> languages) {
   std::vector<std::string> blocks, marked_blocks;
+  const auto is_marked = [&](const Fence& fence) {
+    const std::string said = absl::AsciiStrToLower(fence.behind);
+    return std::find(languages.begin(), languages.end(), said.substr(0, said.find_first_of(" \t{,:"))) !=
+           languages.end();
+  };
+  std::optional<Fence> open;  // of the block that is read
   std::string block;
-  size_t fence = 0;  // of the block that is read, so many backquotes
-  bool marked = false;
-  const auto end_block = [&] {
-    if (marked) marked_blocks.push_back(block);
-    blocks.push_back(std::move(block));
+  std::optional<size_t> end;     // of `block`, where a fence behind code would close it
+  std::optional<size_t> indent;  // what its lines lose: that of its first one, as deep as its fence at most
+  const auto begin_block = [&](const Fence& fence) {
+    open = fence;
     block.clear();
-    fence = 0;
+    end.reset();
+    indent.reset();
+  };
+  const auto end_block = [&] {
+    if (is_marked(*open)) marked_blocks.push_back(block);
+    blocks.push_back(std::move(block));
+    open.reset();
+  };
+  const auto end_block_behind_code = [&] {
+    if (end.has_value()) block.replace(*end, std::string::npos, "\n");
+    end_block();
   };
   for (const absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
-    absl::string_view mark = absl::StripAsciiWhitespace(line);
-    const size_t quotes = std::min(mark.find_first_not_of('`'), mark.size());
-    if (quotes >= 3 && fence == 0) {
-      const std::string said = absl::AsciiStrToLower(absl::StripAsciiWhitespace(mark.substr(quotes)));
-      const std::string language = said.substr(0, said.find_first_of(" \t{,:"));
-      fence = quotes;
-      marked = std::find(languages.begin(), languages.end(), language) != languages.end();
-    } else if (quotes >= 3 && quotes >= fence) {
-      end_block();
-    } else if (fence > 0) {
-      absl::StrAppend(&block, line, "\n");
+    const std::optional<Fence> opening = OpeningFence(line);
+    if (!open.has_value()) {
+      if (opening.has_value()) begin_block(*opening);
+      continue;
+    }
+    const std::optional<Fence> own = FenceAt(line, Indentation(line));
+    if (own.has_value() && own->mark == open->mark && own->size >= open->size) {
+      if (opening.has_value() && is_marked(*opening)) {
+        end_block_behind_code();
+        begin_block(*opening);
+      } else {
+        end_block();
+      }
+      continue;
+    }
+    const size_t depth = Indentation(line);
+    if (!indent.has_value() && depth < line.size()) indent = std::min(depth, open->column);
+    absl::StrAppend(&block, line.substr(std::min(depth, indent.value_or(0))), "\n");
+    const std::optional<Fence> closing = UnpairedFence(line);
+    if (!end.has_value() && closing.has_value() && closing->mark == open->mark && closing->size >= open->size &&
+        closing->behind.empty()) {
+      end = block.size() - 1 - (line.size() - closing->column);
     }
   }
-  if (fence > 0) end_block();
+  if (open.has_value()) end_block_behind_code();
   return marked_blocks.empty() ? blocks : marked_blocks;
 }
 

@@ -15,8 +15,10 @@ std::string_view StripSpace(std::string_view text);
 // What is between the last <name> and the </name> that follows it; nothing where none follows.
 std::optional<std::string_view> LastTag(std::string_view text, std::string_view name);
 
-// The contents of the fenced blocks (```) that are marked as one of `languages`; where none is, of all. A block that is
-// never closed reaches to the end.
+// The contents of the fenced blocks (```, ~~~) that are marked as one of `languages`; where none is, of all. A fence
+// may open a block behind text, and be indented, as in lists: its code loses that indentation where it has it. A block
+// that no fence on a line of its own closes ends at the first one behind its code; else at the next marked block, or
+// the end.
 std::vector<std::string> CodeBlocks(std::string_view text, std::initializer_list<std::string_view> languages);
 
 // The last JSON object of the text that is in no other one, as ParseExactJson reads it.

@@ -29,6 +29,40 @@ TEST(CodeBlocks, OfTheLanguageComeBeforeOthers) {
   EXPECT_THAT(blocks("print(1)"), IsEmpty());
 }
 
+TEST(CodeBlocks, BeginBehindText) {
+  const auto blocks = [](const char* text) { return CodeBlocks(text, {"python"}); };
+  EXPECT_THAT(blocks("<think>so</think>```python\na\n```"), ElementsAre("a\n"));
+  EXPECT_THAT(blocks("Answer: ```python\na\n```\nIt is right."), ElementsAre("a\n"));
+  EXPECT_THAT(blocks("1. ```python\n   if a:\n     b\n   ```"), ElementsAre("if a:\n  b\n"));
+  EXPECT_THAT(blocks("In C: ```cpp\na\n```\n```python\nb\n```"), ElementsAre("b\n"));
+  EXPECT_THAT(blocks("Take ```a``` and ```b```:\n```python\nc\n```"), ElementsAre("c\n"));
+  EXPECT_THAT(blocks("The fence ``` opens it:\n```python\nc\n```"), ElementsAre("c\n"));
+  EXPECT_THAT(blocks("```python print(1)``` is short:\n```python\nc\n```"), ElementsAre("c\n"));
+}
+
+TEST(CodeBlocks, LoseTheIndentationOfTheirFence) {
+  const auto blocks = [](const char* text) { return CodeBlocks(text, {"python"}); };
+  EXPECT_THAT(blocks("1. so\n   ```python\n   if a:\n\n     b\n   ```"), ElementsAre("if a:\n\n  b\n"));
+  EXPECT_THAT(blocks("  ```python\nif a:\n  b\n  ```"), ElementsAre("if a:\n  b\n")) << "only the fence is indented";
+  EXPECT_THAT(blocks("  ```python\n  x = '''\n y'''\n  ```"), ElementsAre("x = '''\ny'''\n"));
+  EXPECT_THAT(blocks("```python\n  a\n```"), ElementsAre("  a\n"));
+}
+
+TEST(CodeBlocks, EndBehindTheirCodeWhereNoLineClosesThem) {
+  const auto blocks = [](const char* text) { return CodeBlocks(text, {"python"}); };
+  EXPECT_THAT(blocks("```python\na\nb```"), ElementsAre("a\nb\n"));
+  EXPECT_THAT(blocks("  ```python\n  a\n  b ``` \nIt is right."), ElementsAre("a\nb \n"));
+  EXPECT_THAT(blocks("```python\na```\nor\n```python\nb```\nor ```"), ElementsAre("a\n", "b\n"));
+  EXPECT_THAT(blocks("```python\n# with ```\na\n```"), ElementsAre("# with ```\na\n"));
+  EXPECT_THAT(blocks("```python\na\n```python\nb\n```"), ElementsAre("a\n", "b\n"));
+}
+
+TEST(CodeBlocks, MayHaveFencesOfTildes) {
+  const auto blocks = [](const char* text) { return CodeBlocks(text, {"python"}); };
+  EXPECT_THAT(blocks("~~~python\na\n```\nb\n~~~\nc"), ElementsAre("a\n```\nb\n"));
+  EXPECT_THAT(blocks("~~~~^^^^\nc\n```python\na\n~~~\nb\n```"), ElementsAre("a\n~~~\nb\n"));
+}
+
 TEST(JsonObjects, AreTheLastWholeOnes) {
   EXPECT_EQ(LastJsonObject(R"(first {"a": 1}, then {"a": {"b": [7, {"c": "}"}]}}. {done})")->dump(),
             R"({"a":{"b":[7,{"c":"}"}]}})");
