@@ -279,14 +279,38 @@ const json* FirstOf(const json& object, std::initializer_list<const char*> keys)
   return nullptr;
 }
 
+// The name of the function that `tests` call; null where they are of the program's output.
+absl::StatusOr<json> FunctionOf(const json& tests) {
+  if (const json* name = FirstOf(tests, {"fn_name", "func_name", "entry_point"})) return *name;
+  if (const json* metadata = FirstOf(tests, {"metadata"})) {
+    json object = *metadata;
+    if (metadata->is_string()) {
+      QUARTET_ASSIGN_OR_RETURN(object, ParseExactJson(metadata->get_ref<const std::string&>(), "\"metadata\""));
+    }
+    const json* name = object.is_object() ? FirstOf(object, {"func_name", "fn_name"}) : nullptr;
+    if (name != nullptr) return *name;
+  }
+  return json();
+}
+
+// Refuses tests of a function that say so and do not name it.
+absl::Status CheckKind(const json& tests, const json& function) {
+  const json* kind = FirstOf(tests, {"testtype", "type"});
+  if (!function.is_null() || kind == nullptr || (*kind != "functional" && *kind != "function_call")) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "a function is tested and not named (\"fn_name\", or \"func_name\" in \"metadata\")");
+}
+
 // Of a call of `function`, or of the program where that is null.
-absl::StatusOr<CodeTest> ReadCase(const json* function, const json& input, const json& output) {
-  if (function == nullptr) {
+absl::StatusOr<CodeTest> ReadCase(const json& function, const json& input, const json& output) {
+  if (function.is_null()) {
     const std::optional<std::string> in = LinesIn(input), out = LinesIn(output);
     if (in.has_value() && out.has_value()) return CodeTest{.input = *in, .output = *out};
     return absl::InvalidArgumentError("inputs and outputs are not all texts, or lists of lines");
   }
-  if (!function->is_string()) return absl::InvalidArgumentError("the function's name is no text");
+  if (!function.is_string()) return absl::InvalidArgumentError("the function's name is no text");
   json arguments = input, returned = output;
   if (input.is_string() && output.is_string()) {  // a line of JSON for each argument, and the value's JSON
     arguments = json::array();
@@ -297,25 +321,19 @@ absl::StatusOr<CodeTest> ReadCase(const json* function, const json& input, const
     QUARTET_ASSIGN_OR_RETURN(returned, ParseExactJson(output.get_ref<const std::string&>(), "an output"));
   }
   if (!arguments.is_array()) return absl::InvalidArgumentError("an input is no list of arguments");
-  return CodeTest{.function = *function, .caller = CallerOf(*function, arguments), .returned = returned};
+  return CodeTest{.function = function, .caller = CallerOf(function, arguments), .returned = returned};
 }
 
-absl::StatusOr<std::vector<CodeTest>> ReadCases(const json& cases) {
+// Those that name no function call `common`, where that is not null.
+absl::StatusOr<std::vector<CodeTest>> ReadCases(const json& cases, const json& common) {
   std::vector<CodeTest> tests;
   for (const json& one : cases) {
     if (!one.is_object() || !one.contains("input") || !one.contains("output")) {
       return absl::InvalidArgumentError("an element of the list has no \"input\" and \"output\"");
     }
-    const json* metadata = FirstOf(one, {"metadata"});
-    const json* function = FirstOf(one, {"fn_name"});
-    if (function == nullptr && metadata != nullptr && metadata->is_object())
-      function = FirstOf(*metadata, {"func_name"});
-    const json* kind = FirstOf(one, {"testtype", "type"});
-    if (function == nullptr && kind != nullptr && (*kind == "functional" || *kind == "function_call")) {
-      return absl::InvalidArgumentError(
-          "an element of the list tests a function and does not name it (\"fn_name\", or \"func_name\" in "
-          "\"metadata\")");
-    }
+    QUARTET_ASSIGN_OR_RETURN(json function, FunctionOf(one));
+    if (function.is_null()) function = common;
+    QUARTET_RETURN_IF_ERROR(CheckKind(one, function));
     QUARTET_ASSIGN_OR_RETURN(tests.emplace_back(), ReadCase(function, one["input"], one["output"]));
   }
   return tests;
@@ -338,10 +356,13 @@ absl::StatusOr<std::vector<CodeTest>> ReadStatements(const json& object, const j
 }
 
 absl::StatusOr<std::vector<CodeTest>> ReadTests(const json& label) {
-  if (label.is_array() && !label.empty() && label[0].is_object()) return ReadCases(label);
+  if (label.is_array() && !label.empty() && label[0].is_object()) return ReadCases(label, json());
   if (label.is_array()) return ReadStatements(json::object(), label);
   if (!label.is_object()) return absl::InvalidArgumentError("it is no JSON object or list");
-  if (const json* cases = FirstOf(label, {"test_cases"})) return ReadCases(*cases);
+  if (const json* cases = FirstOf(label, {"test_cases"})) {
+    QUARTET_ASSIGN_OR_RETURN(const json function, FunctionOf(label));
+    return ReadCases(*cases, function);
+  }
   if (const json* asserts = FirstOf(label, {"asserts", "test_list"})) {
     if (!asserts->is_array()) return absl::InvalidArgumentError("the asserts are no list");
     return ReadStatements(label, *asserts);
@@ -358,9 +379,11 @@ absl::StatusOr<std::vector<CodeTest>> ReadTests(const json& label) {
   if (!inputs.is_array() || !outputs.is_array() || inputs.size() != outputs.size()) {
     return absl::InvalidArgumentError("\"inputs\" and \"outputs\" are not two lists of the same length");
   }
+  QUARTET_ASSIGN_OR_RETURN(const json function, FunctionOf(label));
+  QUARTET_RETURN_IF_ERROR(CheckKind(label, function));
   std::vector<CodeTest> tests;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    QUARTET_ASSIGN_OR_RETURN(tests.emplace_back(), ReadCase(FirstOf(label, {"fn_name"}), inputs[i], outputs[i]));
+    QUARTET_ASSIGN_OR_RETURN(tests.emplace_back(), ReadCase(function, inputs[i], outputs[i]));
   }
   return tests;
 }

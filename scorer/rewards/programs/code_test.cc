@@ -104,6 +104,14 @@ TEST(CodeRewards, TakeTheFormsOfPublicDataSets) {
   } cases[] = {
       {"LiveCodeBench's calls", add,
        R"({"inputs": ["1\n2", "[1]\n[2]\n"], "outputs": ["3", "[1, 2]"], "fn_name": "add"})"},
+      {"LiveCodeBench's calls, named in metadata", add,
+       R"({"inputs": ["1\n2"], "outputs": ["3"], "metadata": {"func_name": "add"}})"},
+      {"LiveCodeBench's metadata as it is in its files", add,
+       R"({"inputs": ["1\n2"], "outputs": ["3"], "metadata": "{\"func_name\": \"add\"}"})"},
+      {"calls under LiveCodeBench's name", add, R"({"inputs": ["1\n2"], "outputs": ["3"], "func_name": "add"})"},
+      {"calls under HumanEval's name", add, R"({"inputs": ["1\n2"], "outputs": ["3"], "entry_point": "add"})"},
+      {"tests of one function", add, R"({"test_cases": [{"input": "1\n2", "output": "3"}], "fn_name": "add"})"},
+      {"LiveCodeBench's metadata of output", sum, R"({"inputs": ["1 2"], "outputs": ["3"], "metadata": "{}"})"},
       {"LiveCodeBench's tests of calls", add,
        R"([{"input": "1\n2", "output": "3", "testtype": "functional", "metadata": {"func_name": "add"}}])"},
       {"LiveCodeBench's tests of output", sum, R"([{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}])"},
@@ -570,7 +578,10 @@ TEST(CodeRewards, RefuseLabelsWithoutTests) {
   for (const char* label :
        {"", "72", "{}", "[]", "[1]", R"({"inputs": ["1"], "outputs": []})", R"({"inputs": [1], "outputs": [2]})",
         R"({"inputs": [1], "outputs": [2], "fn_name": "f"})", R"([{"input": "1"}])",
-        R"([{"input": "1", "output": "1", "testtype": "functional"}])", R"({"asserts": "assert x"})",
+        R"([{"input": "1", "output": "1", "testtype": "functional"}])",
+        R"({"inputs": ["1"], "outputs": ["1"], "testtype": "functional"})",
+        R"({"inputs": ["1"], "outputs": ["1"], "metadata": "{"})",
+        R"({"inputs": ["1"], "outputs": ["1"], "metadata": {"func_name": 1}})", R"({"asserts": "assert x"})",
         R"({"setup": 1, "asserts": ["x"]})", R"({"inputs": ["[1"], "outputs": ["1"], "fn_name": "f"})"}) {
     const absl::Status status = Score("print(1)", label).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << label << ": " << status;
