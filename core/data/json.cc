@@ -46,13 +46,17 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t value) override { return Put(value) != nullptr; }
   bool number_float(number_float_t value, const string_t& text) override {
     const auto is_digit = [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); };
-    // In rows of data a number keeps its digits where a double cannot.
-    constexpr bool kRow = !std::is_same_v<Json, json>;
-    const bool whole = std::all_of(text.begin() + text.starts_with('-'), text.end(), is_digit);
-    if (kRow ? std::count_if(text.begin(), text.end(), is_digit) <= kDoubleDigits : !(exact_ && whole)) {
-      return Put(value) != nullptr;
+    constexpr bool kOrdered = !std::is_same_v<Json, json>;
+    const bool whole = text.find_first_of(".eE") == string_t::npos;
+    if (kOrdered && !exact_ && whole) {
+      constexpr size_t kMostDigits = 60;
+      return Fail(absl::StrCat("the whole number ", text.substr(0, kMostDigits), text.size() > kMostDigits ? "..." : "",
+                               " is beyond 64 bits"));
     }
-    return Put(exact_ ? Json::binary({text.begin(), text.end()}) : Json(text)) != nullptr;
+    // In rows of data a number keeps its digits where a double cannot.
+    const bool in_row = kOrdered && std::count_if(text.begin(), text.end(), is_digit) > kDoubleDigits;
+    if (exact_ && (whole || in_row)) return Put(Json::binary({text.begin(), text.end()})) != nullptr;
+    return Put(value) != nullptr;
   }
   bool string(string_t& value) override { return Put(std::move(value)) != nullptr; }
   bool binary(binary_t&) override { return Fail("binary values are not JSON"); }

@@ -18,13 +18,13 @@ inline constexpr int kMaxJsonDepth = 64;
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view source, int max_depth = kMaxJsonDepth,
                                          int64_t first_line = 1);
 
-// The same with the keys of objects in the order of the text, for what is passed on as it is written.
+// The same with the keys of objects in the order of the text, for what is passed on as it is written: whole numbers
+// beyond 64 bits, which no double holds, are refused.
 absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, std::string_view source,
                                                         int max_depth = kMaxJsonDepth, int64_t first_line = 1);
 
-// The same two, but what a number of 64 bits cannot hold (a whole number beyond 64 bits; in rows of data also one of
-// more digits than a double has) is no double (in the ordered one, no text): it is a binary value, of the number as it
-// is written.
+// The same two, but what a number of 64 bits cannot hold (a whole number beyond 64 bits; in the ordered one, for rows
+// of data, also one of more digits than a double has) is a binary value, of the number as it is written.
 absl::StatusOr<nlohmann::json> ParseExactJson(std::string_view text, std::string_view source);
 absl::StatusOr<nlohmann::ordered_json> ParseExactOrderedJson(std::string_view text, std::string_view source,
                                                              int max_depth = kMaxJsonDepth, int64_t first_line = 1);

@@ -58,11 +58,20 @@ TEST(ParseExactJson, KeepsWholeNumbersBeyond64Bits) {
     EXPECT_EQ(PrintExactJson(*value), text);
     EXPECT_EQ(PrintExactJson(*ParseExactOrderedJson(text, "f")), text);
     EXPECT_TRUE((*ParseJson(text, "f"))["a"][0].is_number_float());
-    EXPECT_EQ((*ParseOrderedJson(text, "f"))["a"][0], number);
+    EXPECT_THAT(std::string(ParseOrderedJson(text, "f").status().message()),
+                HasSubstr(absl::StrCat("line 1, column ", 8 + std::string(number).size(), ": the whole number ", number,
+                                       " is beyond 64 bits")));
   }
   EXPECT_EQ(ParseExactJson("[18446744073709551615, -9223372036854775808, 1e22]", "f")->dump(),
             "[18446744073709551615,-9223372036854775808,1e+22]");
   EXPECT_NE(*ParseExactJson("354224848179261915075", "f"), *ParseExactJson("354224848179261915076", "f"));
+}
+
+TEST(ParseJson, ReadsDecimalNumbersAsDoublesHoweverManyDigitsTheyHave) {
+  const char* text = "[3.14159265358979312345, 100000000000000000.0, -0.10000000000000000000000001]";
+  const auto value = ParseOrderedJson(text, "f");
+  ASSERT_TRUE(value.ok()) << value.status();
+  EXPECT_EQ(*value, nlohmann::ordered_json({3.141592653589793, 1e17, -0.1}));
 }
 
 TEST(ParseJson, NamesTheSourceAndThePlaceOfAnError) {

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
 #include "core/data/json.h"
 
 namespace quartet {
@@ -12,15 +14,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Numbers that no double holds as texts.
-Json WithoutExactNumbers(const Json& value) {
-  if (value.is_binary()) return ExactNumber(value);
-  if (!value.is_structured()) return value;
-  Json with_texts = value;
-  for (Json& item : with_texts) {
-    if (item.is_structured() || item.is_binary()) item = WithoutExactNumbers(item);
+// Turns numbers that are written with more digits than a double has into doubles, as programs do that read JSON.
+absl::Status RoundNumbers(Json* value) {
+  if (value->is_binary()) {
+    const std::string number = ExactNumber(*value);
+    double rounded = 0;
+    if (number.find_first_of(".eE") == std::string::npos || !absl::SimpleAtod(number, &rounded)) {
+      constexpr size_t kMostDigits = 60;
+      return absl::InvalidArgumentError(absl::StrCat("has the number ", number.substr(0, kMostDigits),
+                                                     number.size() > kMostDigits ? "..." : "",
+                                                     "; whole numbers of at most 64 bits are allowed"));
+    }
+    *value = rounded;
+  } else if (value->is_structured()) {
+    for (Json& item : *value) QUARTET_RETURN_IF_ERROR(RoundNumbers(&item));
   }
-  return with_texts;
+  return absl::OkStatus();
 }
 
 std::string KeysOf(const Json& object) {
@@ -34,9 +43,9 @@ std::string RestOf(const Json& row, const std::vector<RowKey>& keys) {
   for (const auto& item : row.items()) {
     const std::string& name = item.key();
     const bool read = std::any_of(keys.begin(), keys.end(), [&name](const RowKey& key) { return key.name == name; });
-    if (!read) rest[name] = WithoutExactNumbers(item.value());
+    if (!read) rest[name] = item.value();
   }
-  return rest.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  return PrintExactJson(rest);
 }
 
 // A field that is null as well; a null pointer where there is none.
@@ -113,8 +122,12 @@ absl::StatusOr<Record> ReadRecord(const Json& row, const std::vector<RowKey>& ke
     } else if (field->is_number() || field->is_boolean()) {
       record.fields[key.name] = field->dump();
     } else if (key.list && field->is_array()) {
-      const Json list = WithoutExactNumbers(*field);
-      record.lists[key.name] = columns.empty() ? list : WithoutNullFields(list);
+      Json list = columns.empty() ? *field : WithoutNullFields(*field);
+      if (const absl::Status rounded = RoundNumbers(&list); !rounded.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("field \"", key.name, "\" (", key.option, ") ", rounded.message()));
+      }
+      record.lists[key.name] = std::move(list);
     } else {
       return absl::InvalidArgumentError(
           absl::StrCat("field \"", key.name, "\" (", key.option, ") is of JSON type ", field->type_name(),

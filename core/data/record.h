@@ -29,8 +29,8 @@ struct Record {
   int64_t row = 0;     // in the file, counted from 1
   // The asked-for keys alone, each in one of these.
   std::map<std::string, std::string> fields;
-  std::map<std::string, nlohmann::ordered_json> lists;
-  std::string rest;  // where it is asked for: a JSON object
+  std::map<std::string, nlohmann::ordered_json> lists;  // without the binary values of ParseExactOrderedJson
+  std::string rest;  // where it is asked for: a JSON object, its numbers as they are written
 
   bool contains(const std::string& key) const { return fields.contains(key) || lists.contains(key); }
 };
@@ -38,8 +38,9 @@ struct Record {
 // The fields `keys` of a row, a JSON object of ParseExactOrderedJson. A field is a string, or a number or boolean,
 // which becomes its JSON text (a label 42 reads "42"), or a list or an object where the key allows it; one that is
 // optional and null is as if it were not there. So is what is null inside the objects of a list of a file of columns,
-// where each row has the fields that any row has. INVALID_ARGUMENT names the field, its option and what the row has:
-// `columns`, where it is of a file that has the same ones in each row.
+// where each row has the fields that any row has. In a list the numbers are doubles and whole numbers of 64 bits;
+// others are refused. INVALID_ARGUMENT names the field, its option and what the row has: `columns`, where it is of a
+// file that has the same ones in each row.
 absl::StatusOr<Record> ReadRecord(const nlohmann::ordered_json& row, const std::vector<RowKey>& keys,
                                   const std::string& columns = "");
 

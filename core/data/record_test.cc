@@ -66,7 +66,7 @@ TEST(Record, TurnsListsAndObjectsIntoTheirJsonWhereTheKeySaysSo) {
   const std::string tests = R"({"inputs": [[100000000000000000000000]], "outputs": [0.5], "fn_name": null})";
   const auto record = read(R"({"tests": )" + tests + R"(, "more": [36893488147419103232]})");
   EXPECT_EQ(record->fields.at("tests"), tests);
-  EXPECT_EQ(record->rest, R"({"more":["36893488147419103232"]})");
+  EXPECT_EQ(record->rest, R"({"more": [36893488147419103232]})");
   EXPECT_EQ(read(R"({"tests": "[1]"})")->fields.at("tests"), "[1]");
 }
 
@@ -109,6 +109,24 @@ TEST(Record, TakesAListWhereTheKeySaysSoWithoutWhatTheListHas) {
               HasSubstr("(data.key) is of JSON type array; a string, a number or a boolean is allowed"));
   EXPECT_THAT(std::string(read(R"({"chat": "text"})", true).status().message()),
               HasSubstr("has no field \"answer\" (data.answer); it has: chat"));
+}
+
+TEST(Record, HasNumbersInItsListsAsProgramsThatReadJsonHaveThem) {
+  const auto read = [](const std::string& number, const std::string& columns) {
+    return ReadRecord(Row(R"({"chat": [{"x": {"y": [)" + number + "]}}]}"),
+                      {{.name = "chat", .option = "data.key", .list = true}}, columns);
+  };
+  for (const char* columns : {"", "chat"}) {
+    const auto value = [&](const std::string& number) {
+      return read(number, columns)->lists.at("chat")[0]["x"]["y"][0];
+    };
+    EXPECT_EQ(value("3.14159265358979312345"), nlohmann::ordered_json(3.141592653589793));
+    EXPECT_EQ(value("100000000000000000.0"), nlohmann::ordered_json(1e17));
+    EXPECT_EQ(value("18446744073709551615").dump(), "18446744073709551615");
+    EXPECT_EQ(read("12345678901234567890123", columns).status().message(),
+              "field \"chat\" (data.key) has the number 12345678901234567890123; whole numbers of at most 64 bits are "
+              "allowed");
+  }
 }
 
 TEST(Record, OfAFileOfColumnsHasNoFieldsOfListsThatAreNull) {

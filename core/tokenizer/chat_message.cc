@@ -78,7 +78,11 @@ absl::StatusOr<OrderedJson> ReadArguments(const OrderedJson* arguments, const st
   const auto& text = arguments->get_ref<const std::string&>();
   if (text.empty()) return OrderedJson::object();
   absl::StatusOr<OrderedJson> parsed = ParseOrderedJson(text, place);
-  if (!parsed.ok() || !parsed->is_object()) return Refused(place, *arguments, kArguments);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Refused(place, *arguments, kArguments).message(), " (", parsed.status().message(), ")"));
+  }
+  if (!parsed->is_object()) return Refused(place, *arguments, kArguments);
   return parsed;
 }
 

@@ -46,6 +46,12 @@ TEST(ChatMessage, IsWrittenInOneWayHoweverItIsGiven) {
             OrderedJson::parse(R"({"role": "tool", "content": "4", "tool_call_id": "1", "name": "f"})"));
 }
 
+TEST(ChatMessage, HasTheDecimalNumbersOfArgumentsAsDoubles) {
+  const ChatMessage message = Read(
+      R"({"role": "assistant", "tool_calls": [{"name": "f", "arguments": "{\"x\": 3.14159265358979312345, \"v\": 100000000000000000.0}"}]})");
+  EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"], OrderedJson({{"x", 3.141592653589793}, {"v", 1e17}}));
+}
+
 TEST(ChatMessage, ThatIsNotWellFormedIsNamedWithItsValueAndWhatIsAllowed) {
   EXPECT_EQ(Error("7"), R"(m is 7; allowed: {"role": ..., "content": ...})");
   EXPECT_THAT(Error(R"({"content": "a"})"), HasSubstr("a string as \"role\""));
@@ -69,6 +75,11 @@ TEST(ChatMessage, ThatIsNotWellFormedIsNamedWithItsValueAndWhatIsAllowed) {
   EXPECT_EQ(call_error(R"([{"function": {"name": "f", "arguments": "[1]"}}])"),
             R"(m.tool_calls[0].function.arguments is "[1]"; allowed: an object, or the JSON text of one)");
   EXPECT_THAT(call_error(R"([{"function": {"name": "f", "arguments": "{"}}])"), HasSubstr("the JSON text of one"));
+  EXPECT_EQ(
+      call_error(R"([{"function": {"name": "f", "arguments": "{\"n\": 12345678901234567890123}"}}])"),
+      "m.tool_calls[0].function.arguments is \"{\\\"n\\\": 12345678901234567890123}\"; allowed: an object, or the JSON "
+      "text of one (m.tool_calls[0].function.arguments: not well-formed JSON at line 1, column 30: the whole number "
+      "12345678901234567890123 is beyond 64 bits)");
   EXPECT_EQ(call_error(R"([{"type": "custom", "function": {"name": "f"}}])"),
             R"(m.tool_calls[0].type is "custom"; allowed: "function")");
   EXPECT_THAT(call_error(R"([{"function": {"name": "f", "args": {}}}])"),

@@ -291,7 +291,7 @@ TEST_F(PromptsTest, GiveProgramsTheRestOfTheirRows) {
   EXPECT_EQ(Load(std::string(kRow) + "\n").value()[0].row, "") << "nobody reads it";
   config_.mutable_reward()->mutable_source(0)->clear_rule();
   config_.mutable_reward()->mutable_source(0)->set_command("./judge");
-  EXPECT_EQ(Load(std::string(kRow) + "\n").value()[0].row, R"({"level":3,"tests":["a",{"b":null}]})");
+  EXPECT_EQ(Load(std::string(kRow) + "\n").value()[0].row, R"({"level": 3, "tests": ["a", {"b": null}]})");
 }
 
 TEST_F(PromptsTest, OfWhichARowLacksTheLabelThatIsAskedForAreRefused) {

@@ -17,7 +17,7 @@ json ToJson(const Answer& answer) {
 }
 
 json RowOf(const Answer& answer) {
-  absl::StatusOr<json> row = ParseJson(answer.row, "the row");
+  absl::StatusOr<json> row = ParseExactJson(answer.row, "the row");
   return row.ok() && row->is_object() ? *std::move(row) : json::object();
 }
 

@@ -10,11 +10,11 @@
 
 namespace quartet {
 
-// {"query", "prompt", "response", "label", "truncated", "row"}; bytes that are no UTF-8 are replaced.
+// {"query", "prompt", "response", "label", "truncated", "row"}, for PrintExactJson.
 nlohmann::json ToJson(const Answer& answer);
-// The other fields of its prompt's row, an object.
+// The other fields of its prompt's row, an object of ParseExactJson.
 nlohmann::json RowOf(const Answer& answer);
-// One line.
+// One line; bytes that are no UTF-8 are replaced.
 std::string PrintJson(const nlohmann::json& json);
 
 // The object of `shape`, for the error, that `reply` should be. INTERNAL says what is wrong with it: NaN, say.

@@ -56,7 +56,7 @@ class Command final : public RewardFunction {
     json question = ToJson(answer);
     const int64_t id = question["id"] = ++asked_;
     const absl::StatusOr<std::string> reply =
-        program.process->Ask(PrintJson(question), kMostReplyBytes, deadline, stop);
+        program.process->Ask(PrintExactJson(question), kMostReplyBytes, deadline, stop);
     if (absl::IsDeadlineExceeded(reply.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout), " (timeout_seconds)"));

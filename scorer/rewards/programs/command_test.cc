@@ -173,6 +173,15 @@ TEST(Command, ReadsTheRowOfThePrompt) {
   EXPECT_EQ(Ask(*command, answer)->value, 7);
 }
 
+TEST(Command, ReadsWholeNumbersOfTheRowExactly) {
+  const auto command = Python(
+      "for line in sys.stdin: print(json.dumps({'reward': json.loads(line)['row']['n'] % 1000, 'id': "
+      "json.loads(line)['id']}), flush=True)");
+  Answer answer = Of("");
+  answer.row = R"({"n": 12345678901234567890123})";
+  EXPECT_EQ(Ask(*command, answer)->value, 123);
+}
+
 TEST(Command, ThatIsNotThereIsNamed) {
   const auto command = NewCommand({.command = "./no_such_program --fast"});
   EXPECT_THAT(std::string(Ask(*command, Of("")).status().message()),

@@ -12,6 +12,7 @@
 #include "core/base/deadline.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/data/json.h"
 #include "core/errors/shown.h"
 #include "scorer/rewards/remote/in_parts.h"
 #include "scorer/rewards/remote/remote.h"
@@ -90,7 +91,7 @@ class HttpRemote final : public RewardFunction {
       request["rows"].push_back(RowOf(*answer));
     }
     Asked::Smaller smaller = Asked::Smaller::kNone;
-    const absl::StatusOr<std::string> reply = Post(url, PrintJson(request), answers.size(), stop, &smaller);
+    const absl::StatusOr<std::string> reply = Post(url, PrintExactJson(request), answers.size(), stop, &smaller);
     absl::StatusOr<std::vector<absl::StatusOr<Reward>>> rewards =
         reply.ok() ? ReadReply(*reply, answers.size()) : reply.status();
     if (!rewards.ok()) return {Prefixed(url, rewards.status()), smaller};
