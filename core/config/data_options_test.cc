@@ -80,6 +80,18 @@ TEST(DataOptions, ToolsNeedAChatTemplate) {
   EXPECT_EQ(Load({"data.tools_key=tools", "data.apply_chat_template=true"}).data().tools_key(), "tools");
 }
 
+TEST(DataOptions, ToolsAreGivenToAChatTemplateInOneWay) {
+  const std::string chat = "data.apply_chat_template=true", tools = R"(data.chat_template_kwargs={"tools": []})";
+  EXPECT_EQ(
+      Error({chat, tools, "data.tools_key=functions"}),
+      "data.chat_template_kwargs: '{\"tools\": []}' is not allowed; no \"tools\", since data.tools_key (\"functions\") "
+      "gives each row's to the template; set one of them");
+  EXPECT_EQ(Load({chat, tools}).data().tools_key(), "");
+  EXPECT_EQ(
+      Load({chat, "data.tools_key=functions", R"(data.chat_template_kwargs={"thinks": true})"}).data().tools_key(),
+      "functions");
+}
+
 TEST(DataOptions, EvaluationSetsHaveWhatIsNotSetFromEvalAndData) {
   const RunConfig config =
       Load({"data.input_key=question", "data.label_key=answer", "data.label_extract=after_####",

@@ -12,6 +12,7 @@
 #include "core/config/checks/conditions.h"
 #include "core/config/eval_sets.h"
 #include "core/config/template_date.h"
+#include "core/data/json.h"
 
 namespace quartet {
 namespace {
@@ -55,6 +56,13 @@ absl::Status CheckData(const RunConfig& c) {
                "{} stands in it once, where the prompt's text comes");
   }
   QUARTET_RETURN_IF_ERROR(TemplateDate(d).status());
+  // Whether they are well-formed, and what the template reads, is told where it is loaded.
+  if (const auto kwargs = ParseJson(d.chat_template_kwargs(), "");
+      kwargs.ok() && kwargs->is_object() && kwargs->contains("tools") && !d.tools_key().empty()) {
+    return Bad("data.chat_template_kwargs", absl::StrCat("'", d.chat_template_kwargs(), "'"),
+               absl::StrCat("no \"tools\", since data.tools_key (\"", d.tools_key(),
+                            "\") gives each row's to the template; set one of them"));
+  }
   return OneOf("data.label_extract", d.label_extract(), kLabelExtractions);
 }
 
