@@ -426,6 +426,11 @@ class Reader {
     if (absl::IsFailedPrecondition(text.status())) {
       return ParameterError("messages", "cannot be written: the model has no chat template");
     }
+    if (!text.ok() && !kwargs.empty() &&
+        model_.tokenizer->ApplyChatTemplate(conversation, /*add_generation_prompt=*/true).ok()) {
+      return ParameterError("chat_template_kwargs",
+                            absl::StrCat("cannot be used: ", WithoutFolder(text.status().message())));
+    }
     if (!text.ok()) {
       return ParameterError("messages", absl::StrCat("cannot be written: ", WithoutFolder(text.status().message())));
     }

@@ -163,6 +163,10 @@ TEST(OpenAiRequest, PutsMessagesThroughTheTemplate) {
   EXPECT_TRUE(
       Read(true, {{"messages", json::array({{{"role", "assistant"}, {"tool_calls", {call}}, {"content", ""}}})}}).ok());
   EXPECT_EQ(ErrorOf(true, {{"chat_template_kwargs", 1}}).at("param"), "chat_template_kwargs");
+  const json unread = ErrorOf(true, {{"chat_template_kwargs", {{"unread", 1}}}});
+  EXPECT_EQ(unread.at("param"), "chat_template_kwargs");
+  EXPECT_THAT(unread.at("message").get<std::string>(),
+              HasSubstr("chat_template_kwargs cannot be used: chat.jinja does not read \"unread\""));
 }
 
 TEST(OpenAiRequest, TakesWhatClientsSendAlong) {

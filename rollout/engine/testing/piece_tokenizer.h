@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/utf8.h"
 #include "core/tokenizer/tokenizer.h"
@@ -42,7 +43,8 @@ class PieceTokenizer : public Tokenizer {
   int32_t vocab_size() const override { return static_cast<int32_t>(pieces_.size()); }
   std::optional<int32_t> TokenToId(std::string_view) const override { return std::nullopt; }
   absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<ChatMessage>& messages, bool,
-                                                const nlohmann::ordered_json&) const override {
+                                                const nlohmann::ordered_json& kwargs) const override {
+    if (kwargs.contains("unread")) return absl::InvalidArgumentError("/m/chat.jinja does not read \"unread\"");
     std::string text;
     for (const ChatMessage& message : messages) {
       text += message["role"].get<std::string>() + ":" + message["content"].get<std::string>() + ";";
