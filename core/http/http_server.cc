@@ -166,6 +166,11 @@ MHD_Result Send(MHD_Connection* connection, HttpReply reply, Pace* pace) {
   return queued;
 }
 
+// Of the names of headers (RFC 9110, 5.6.2).
+bool IsOfToken(char c) {
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("!#$%&'*+-.^_`|~", c);
+}
+
 // The headers of a request, as they come.
 struct Headers {
   HttpRequest* request;
@@ -175,6 +180,8 @@ struct Headers {
     auto& headers = *static_cast<Headers*>(self);
     std::map<std::string, std::string>& all = headers.request->headers;
     const std::string lower = absl::AsciiStrToLower(name);
+    // libmicrohttpd knows "Content-Length " for no length, where others do.
+    if (!std::all_of(lower.begin(), lower.end(), IsOfToken)) headers.malformed = true;
     const bool comes_again = !all.insert_or_assign(lower, value == nullptr ? "" : value).second;
     if (comes_again && std::find(kOnce.begin(), kOnce.end(), lower) != kOnce.end()) headers.malformed = true;
     if (all.contains("content-length") && all.contains("transfer-encoding")) headers.malformed = true;

@@ -61,15 +61,16 @@ class HttpHandler {
 // What whoever sends malformed headers is told.
 inline constexpr char kMalformedHeaders[] =
     "a header comes twice that may come once (Authorization, Content-Length, Content-Type, Host, Transfer-Encoding), "
-    "or both Content-Length and Transfer-Encoding do, or Transfer-Encoding is another than chunked";
+    "or both Content-Length and Transfer-Encoding do, or Transfer-Encoding is another than chunked, or a header's name "
+    "has a space or another character that no name has";
 
 struct HttpServerOptions {
   HostPort listen;  // port 0: a free one
   // A request of a program of another user of this host, root apart, is answered with `not_yours`. For loopback.
   bool own_user_only = false;
   HttpReply not_yours = {.status = 403};
-  // Where a header that may come once comes twice, or where a body ends is said in two ways or in one that is not
-  // known.
+  // Where a header that may come once comes twice, a header's name has a space or another byte that none may have, or
+  // where a body ends is said in two ways or in one that is not known.
   HttpReply malformed = {.status = 400};
   // PEM; both or neither.
   std::string certificate;

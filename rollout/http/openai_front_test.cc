@@ -218,7 +218,8 @@ TEST_F(Front, RefusesHeadersThatReadDifferentlyToDifferentReaders) {
        {"Content-Length: 2\r\nContent-Length: 2\r\n", "Content-Length: 2\r\nContent-Length: 40\r\n",
         "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n", "Content-Length: 2\r\nHost: evil.example\r\n",
         "Content-Length: 2\r\nContent-Type: text/plain\r\n", "Transfer-Encoding: gzip, chunked\r\n",
-        "Transfer-Encoding: identity\r\n", "Transfer-Encoding: chunked, chunked\r\n"}) {
+        "Transfer-Encoding: identity\r\n", "Transfer-Encoding: chunked, chunked\r\n", "Content-Length : 2\r\n",
+        "Content-Length\t: 2\r\n", "Content-Length: 2\r\nTransfer-Encoding : chunked\r\n"}) {
     HttpClient client(port_);
     client.Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n",
                              twice, "\r\n{}"));
