@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
+#include "core/tokenizer/unicode.h"
 #include "orchestrator/data/messages.h"
 
 namespace quartet {
@@ -40,6 +41,12 @@ absl::StatusOr<std::vector<Message>> ReadAnswer(const Record& record, const std:
   const auto text = record.fields.find(key);
   if (text == record.fields.end()) return ReadMessages(record, key, data);
   return std::vector<Message>{MakeChatMessage(kAssistant, text->second)};
+}
+
+std::string_view WithoutLeadingSpace(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size() && IsWhiteSpace(CharAt(text, at))) at += CharBytes(text, at);
+  return text.substr(at);
 }
 
 // Whether `prompt`, one message of the user where it is a text, stands in a conversation before its last message.
@@ -181,29 +188,33 @@ absl::Status CheckOneBos(const Conversation& conversation, const DataConfig& dat
       std::string_view(data.input_template()).substr(0, data.input_template().find("{}"));
   int64_t in_texts = 0;
   absl::Status error;
+  const auto encode = [&tokenizer](std::string_view text) {
+    return tokenizer.Encode(WithoutLeadingSpace(text), /*add_special_tokens=*/false);
+  };
+  const auto begins = [bos](const std::vector<int32_t>& text) { return !text.empty() && text.front() == bos; };
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
     const Message& message = conversation.messages[i];
-    const std::string content = TextOf(message);
-    const auto encode = [&tokenizer](std::string_view text) {
-      text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
-      return tokenizer.Encode(text, /*add_special_tokens=*/false);
-    };
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encode(content));
-    in_texts += std::ranges::count(whole, bos);
-    std::string_view row = content;
-    const bool has_template = !input_template.empty() && row.starts_with(input_template);
-    if (has_template) row.remove_prefix(input_template.size());
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> own, has_template ? encode(row) : whole);
-    const auto begins = [bos](const std::vector<int32_t>& text) { return !text.empty() && text.front() == bos; };
     const bool is_answer = message["role"] == kAssistant;
-    if (!error.ok() || !(begins(whole) || begins(own)) || (is_answer && ends.contains(bos))) continue;
-    const std::string which = chat        ? absl::StrCat("message ", i, " (counted from 0)")
-                              : is_answer ? "the answer"
-                                          : "the text";
-    error = absl::InvalidArgumentError(absl::StrCat(
-        which, " begins with \"", tokenizer.Decode({bos}, /*skip_special_tokens=*/false), "\", which the ",
-        chat ? "chat template writes itself" : "tokenizer puts before every text",
-        ": the model would read it twice; leave it out of ", begins(own) ? "the text" : "data.input_template"));
+    for (const char* part : {"reasoning_content", "content"}) {
+      const auto found = message.find(part);
+      if (found == message.end() || !found->is_string()) continue;
+      std::string_view row = found->get_ref<const std::string&>();
+      QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encode(row));
+      in_texts += std::ranges::count(whole, bos);
+      const bool has_template = !input_template.empty() && row.starts_with(input_template);
+      if (has_template) row.remove_prefix(input_template.size());
+      QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> own, has_template ? encode(row) : whole);
+      if (!error.ok() || !(begins(whole) || begins(own)) || (is_answer && ends.contains(bos))) continue;
+      const bool is_content = std::string_view(part) == "content";
+      const std::string which =
+          chat        ? absl::StrCat(is_content ? "" : absl::StrCat(part, " of "), "message ", i, " (counted from 0)")
+          : is_answer ? "the answer"
+                      : "the text";
+      error = absl::InvalidArgumentError(absl::StrCat(
+          which, " begins with \"", tokenizer.Decode({bos}, /*skip_special_tokens=*/false), "\", which the ",
+          chat ? "chat template writes itself" : "tokenizer puts before every text",
+          ": the model would read it twice; leave it out of ", begins(own) ? "the text" : "data.input_template"));
+    }
   }
   // Else the template leaves it to the texts.
   return written > in_texts ? error : absl::OkStatus();

@@ -115,8 +115,11 @@ TEST_F(PromptsTest, BeginWithTheTokenOnceBehindSpacesAndTheInputTemplate) {
     Write("{\"question\": \"" + text + "\"}\n");
     return Prompts::Open(config_, *tokenizer);
   };
-  EXPECT_THAT(std::string(load(" \\n<s>set").status().message()),
-              HasSubstr("data.jsonl line 1: the text begins with \"<s>\", which the tokenizer puts before every text"));
+  for (const char* space : {" \\n", "\u00a0", "\u2003 ", "\u3000"}) {
+    EXPECT_THAT(
+        std::string(load(std::string(space) + "<s>set").status().message()),
+        HasSubstr("data.jsonl line 1: the text begins with \"<s>\", which the tokenizer puts before every text"));
+  }
   // As conversations of several turns have it that were put through a template before.
   EXPECT_EQ(load("se<s>t").value()->first().ids, (std::vector<int32_t>{1, 12, 14, 1, 10}));
   data().set_input_template("t {}");

@@ -171,6 +171,23 @@ TEST_F(SftExamplesTest, OfMessagesHaveNoSecondTokenLikeThatWhichTheTemplateBegin
               HasSubstr("sft.jsonl line 1: message 1 (counted from 0) begins with \"<s>\", which the chat template"));
 }
 
+TEST_F(SftExamplesTest, OfMessagesHaveNoSuchTokenBeforeThoughts) {
+  config_.mutable_data()->set_apply_chat_template(true);
+  const std::string chat = scratch_.Write(
+      "chat.jinja", "<s>{% for m in messages %}{{ m.reasoning_content or '' }}{{ m.content }}{% endfor %}");
+  const auto tokenizer = Tokenizer::Load("core/tokenizer/testdata/llama_class", {.file = chat});
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto row = [](const std::string& thoughts) {
+    return R"({"prompt": [{"role": "user", "content": "se"}], "response": [{"role": "assistant", "reasoning_content": ")" +
+           thoughts + R"(", "content": "t"}]})";
+  };
+  EXPECT_TRUE(Load(row("s<s>e"), **tokenizer, {2}).ok());
+  EXPECT_THAT(
+      std::string(Load(row("<s>se"), **tokenizer, {2}).status().message()),
+      HasSubstr("sft.jsonl line 1: reasoning_content of message 1 (counted from 0) begins with \"<s>\", which the "
+                "chat template"));
+}
+
 TEST_F(SftExamplesTest, OfMessagesTakeTurns) {
   config_.mutable_data()->set_apply_chat_template(true);
   const std::string a = Said("user", "a"), b = Said("assistant", "b"), c = Said("assistant", "c");
