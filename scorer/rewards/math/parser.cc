@@ -230,9 +230,7 @@ ExpressionPtr Grammar::Product() {
       // 1/2x and 1/2 x: what follows multiplies, as programs read it.
       ExpressionPtr above = factors.size() == 1 ? factors[0] : Make(Kind::kMultiply, "", std::move(factors));
       factors = {Make(Kind::kDivide, "", {std::move(above), std::move(below)})};
-    } else if (factors.back()->kind == Kind::kText) {
-      break;
-    } else if (BeginsUnit(*factors.back())) {
+    } else if (factors.back()->kind == Kind::kText || BeginsUnit(*factors.back())) {
       break;
     } else if (tokens_.Command("frac") && factors.size() == 1 && factors[0]->kind == Kind::kNumber &&
                !factors[0]->decimal) {
@@ -306,7 +304,7 @@ std::string Grammar::UnitWords() {
       absl::StrAppend(&words, " ", money);
     } else if (!words.empty() && tokens_.Sign("/") && text(1)) {
       tokens_.Skip();
-      words += "/";
+      words += '/';
     } else if (!words.empty() && (tokens_.Command("times") || tokens_.Sign("-")) && text(1)) {
       tokens_.Skip();
     } else if (tokens_.Command("frac")) {
@@ -315,8 +313,8 @@ std::string Grammar::UnitWords() {
       tokens_.Skip(7);
     } else if (!words.empty() && tokens_.Sign("^")) {
       tokens_.Skip(power_below ? 2 : 1);
-      words += "^";
-      if (tokens_.TakeSign("-")) words += "-";
+      words += '^';
+      if (tokens_.TakeSign("-")) words += '-';
       if (tokens_.Peek().kind != Token::Kind::kNumber) tokens_.Fail();
       words += tokens_.TakeText();
       if (power_below) tokens_.Expect(tokens_.Sign("}"));

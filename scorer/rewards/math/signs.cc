@@ -211,8 +211,6 @@ std::string WithPlainSigns(std::string_view text) {
     }
     if (wanted != 0) {
       plain += raised != 0 ? raised : lowered;
-    } else if (ascii) {
-      plain += bytes;
     } else if (const char styled = Styled(c)) {
       plain += styled;
     } else if (const std::string_view greek = GreekName(c); !greek.empty()) {
