@@ -230,9 +230,8 @@ ExpressionPtr Grammar::Product() {
       // 1/2x and 1/2 x: what follows multiplies, as programs read it.
       ExpressionPtr above = factors.size() == 1 ? factors[0] : Make(Kind::kMultiply, "", std::move(factors));
       factors = {Make(Kind::kDivide, "", {std::move(above), std::move(below)})};
-    } else if (factors.back()->kind == Kind::kText || BeginsUnit(*factors.back())) {
-      break;
-    } else if (tokens_.Command("frac") && factors.size() == 1 && factors[0]->kind == Kind::kNumber &&
+    } else if (const bool ends = factors.back()->kind == Kind::kText || BeginsUnit(*factors.back());
+               !ends && tokens_.Command("frac") && factors.size() == 1 && factors[0]->kind == Kind::kNumber &&
                !factors[0]->decimal) {
       ExpressionPtr fraction = Factor();
       if (IsProperFraction(*fraction)) {
@@ -243,8 +242,8 @@ ExpressionPtr Grammar::Product() {
       } else {
         factors.push_back(std::move(fraction));
       }
-    } else if (BeginsFactor() || (tokens_.Peek().kind == Token::Kind::kNumber && !tokens_.Peek().gap_before &&
-                                  MayPrecedeNumber(*factors.back(), tokens_.Sign("^", 1)))) {
+    } else if (!ends && (BeginsFactor() || (tokens_.Peek().kind == Token::Kind::kNumber && !tokens_.Peek().gap_before &&
+                                            MayPrecedeNumber(*factors.back(), tokens_.Sign("^", 1))))) {
       const bool brackets = tokens_.Sign("(") && !tokens_.Peek().space_before;
       factors.push_back(Factor());
       if (brackets && factors.size() == 2 && IsCall(*factors[0], *factors[1])) {
