@@ -12,6 +12,7 @@
 #include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/config/address.h"
 #include "core/config/run_config.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
@@ -26,8 +27,10 @@
 namespace quartet {
 namespace {
 
-// How long GetInfo, the first call to a service, goes on trying to connect.
+// How long GetInfo, the first call to a service, goes on trying to connect: to one of this machine, and to one of a
+// cluster, whose scheduler starts it beside the orchestrator, on hosts that may be busy.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
+constexpr absl::Duration kClusterConnectTimeout = absl::Seconds(60);
 
 // A trace is worth no more of a run's time.
 constexpr absl::Duration kTraceTimeout = absl::Seconds(20);
@@ -61,7 +64,10 @@ void ServiceClient::MoveTo(const std::string& address) {
 }
 
 bool ServiceClient::WaitForConnection() {
-  const Deadline deadline = Deadline::In(std::min(kConnectTimeout, connection_->timeout));
+  const absl::StatusOr<HostPort> place = ParseHostPort(connection_->address);
+  const bool is_here = !place.ok() || IsLoopback(place->host);
+  const Deadline deadline =
+      Deadline::In(std::min(is_here ? kConnectTimeout : kClusterConnectTimeout, connection_->timeout));
   while (!connection_->channel->WaitForConnected(FromNow(absl::Milliseconds(100)))) {
     if (deadline.passed() || !connection_->cancellation->status().ok()) return false;
   }
