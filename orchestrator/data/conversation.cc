@@ -55,7 +55,8 @@ bool Holds(const std::vector<Message>& conversation, const std::vector<Message>&
     return conversation.size() > prompt.size() && std::equal(prompt.begin(), prompt.end(), conversation.begin());
   }
   // Rows that have both differ in spaces around the text, which templates strip.
-  const absl::string_view asked = absl::StripAsciiWhitespace(TextOf(prompt.front()));
+  const std::string text_asked = TextOf(prompt.front());
+  const absl::string_view asked = absl::StripAsciiWhitespace(text_asked);
   return std::any_of(conversation.begin(), conversation.end() - 1, [asked](const Message& message) {
     return message["role"] == kUser && absl::StripAsciiWhitespace(TextOf(message)) == asked;
   });
