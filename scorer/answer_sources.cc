@@ -43,7 +43,8 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> NewFunction(const RewardSource& 
     const CommandOptions options = {.command = source.command(),
                                     .folder = source.command_folder(),
                                     .timeout = timeout,
-                                    .memory_limit_bytes = source.memory_limit_bytes()};
+                                    .memory_limit_bytes = source.memory_limit_bytes(),
+                                    .in_lists = source.has_max_batch_size()};
     QUARTET_RETURN_IF_ERROR(CheckCommand(options));
     return NewCommand(options);
   }

@@ -319,7 +319,7 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"reward.source.0.remote_url=http://a,grpc://b:1"}, {"two sources"});
   ExpectError({"reward.source.0.remote_url=http://a", "reward.source.0.memory_limit_bytes=1"}, {"has no effect"});
   ExpectError({"reward.source.0.command=x", "reward.source.0.timeout_seconds=0"}, {"timeout_seconds", "0"});
-  ExpectError({"reward.source.0.command=x", "reward.source.0.max_batch_size=2"}, {"max_batch_size has no effect"});
+  ExpectError({"reward.source.0.rule=number", "reward.source.0.max_batch_size=2"}, {"max_batch_size has no effect"});
   ExpectError({"reward.source.0.code=ruby"}, {"reward.source[0].code", "ruby", "python"});
   ExpectError({"reward.source.0.code=python", "reward.source.0.memory_limit_bytes=1000"},
               {"memory_limit_bytes", "1000"});

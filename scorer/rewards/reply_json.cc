@@ -12,8 +12,8 @@ namespace quartet {
 using nlohmann::json;
 
 json ToJson(const Answer& answer) {
-  return {{"query", answer.query}, {"prompt", answer.prompt},       {"response", answer.response},
-          {"label", answer.label}, {"truncated", answer.truncated}, {"row", RowOf(answer)}};
+  return {{"query", answer.query}, {"prompt", answer.prompt}, {"response", answer.response},  {"label", answer.label},
+          {"row", RowOf(answer)},  {"source", answer.source}, {"truncated", answer.truncated}};
 }
 
 json RowOf(const Answer& answer) {
@@ -37,28 +37,31 @@ absl::StatusOr<float> ReadFinite(const json& value, std::string_view what) {
   return number;
 }
 
-absl::StatusOr<json> ReadReplyObject(std::string_view reply, std::string_view shape) {
+absl::StatusOr<json> ParseReply(std::string_view reply, json::value_t type, std::string_view shape) {
   absl::StatusOr<json> parsed = ParseJson(reply, "");
-  if (parsed.ok() && parsed->is_object()) return parsed;
+  if (parsed.ok() && parsed->type() == type) return parsed;
   for (const std::string_view word : {"NaN", "Infinity"}) {
     if (!parsed.ok() && reply.find(word) != std::string_view::npos) {
       return absl::InternalError(absl::StrCat("the reply ", Quoted(reply), " has NaN or Infinity, which is no reward"));
     }
   }
-  return absl::InternalError(absl::StrCat("the reply ", Quoted(reply), " is no JSON object ", std::string(shape),
-                                          parsed.ok() ? "" : ": ", std::string(parsed.status().message())));
+  return absl::InternalError(absl::StrCat("the reply ", Quoted(reply), " is no JSON ", json(type).type_name(), " ",
+                                          std::string(shape), parsed.ok() ? "" : ": ",
+                                          std::string(parsed.status().message())));
 }
 
-absl::StatusOr<Reward> ReadReward(std::string_view reply) {
-  QUARTET_ASSIGN_OR_RETURN(const json object, ReadReplyObject(reply, "{\"reward\": number}"));
+absl::StatusOr<Reward> ReadReward(const json& object) {
+  const auto error = [&object](absl::string_view wrong) {
+    return absl::InternalError(absl::StrCat("the reply ", Quoted(PrintJson(object)), wrong));
+  };
+  if (!object.is_object()) return error(" is no JSON object {\"reward\": number}");
   const auto has = [&](const char* key) { return object.contains(key) && !object[key].is_null(); };
   if (has("error")) {
-    const json& error = object["error"];
-    return absl::InternalError(error.is_string() ? error.get<std::string>() : PrintJson(error));
+    const json& said = object["error"];
+    return absl::InternalError(said.is_string() ? said.get<std::string>() : PrintJson(said));
   }
   if (!has("reward")) {
-    const char* wrong = object.contains("reward") ? " has a \"reward\" that is null" : " has no \"reward\"";
-    return absl::InternalError(absl::StrCat("the reply ", Quoted(reply), wrong));
+    return error(object.contains("reward") ? " has a \"reward\" that is null" : " has no \"reward\"");
   }
   Reward reward;
   QUARTET_ASSIGN_OR_RETURN(reward.value, ReadFinite(object["reward"], "\"reward\""));

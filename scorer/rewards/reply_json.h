@@ -10,19 +10,20 @@
 
 namespace quartet {
 
-// {"query", "prompt", "response", "label", "truncated", "row"}, for PrintExactJson.
+// {"query", "prompt", "response", "label", "row", "source", "truncated"}, for PrintExactJson.
 nlohmann::json ToJson(const Answer& answer);
 // The other fields of its prompt's row, an object of ParseExactJson.
 nlohmann::json RowOf(const Answer& answer);
 // One line; bytes that are no UTF-8 are replaced.
 std::string PrintJson(const nlohmann::json& json);
 
-// The object of `shape`, for the error, that `reply` should be. INTERNAL says what is wrong with it: NaN, say.
-absl::StatusOr<nlohmann::json> ReadReplyObject(std::string_view reply, std::string_view shape);
+// `reply` as a value of `type`, an object or an array; `shape` says in the error what it should be. INTERNAL says what
+// is wrong with it: NaN, say.
+absl::StatusOr<nlohmann::json> ParseReply(std::string_view reply, nlohmann::json::value_t type, std::string_view shape);
 
 // {"reward": number, "score": number?, "extra_logs": {name: number}?}. A score or logs that are null count as not
 // there. INTERNAL says what is wrong with it, or, where it is {"error": text}, that text.
-absl::StatusOr<Reward> ReadReward(std::string_view reply);
+absl::StatusOr<Reward> ReadReward(const nlohmann::json& object);
 
 // A finite number that fits into a float; `what` is named in the error (INTERNAL).
 absl::StatusOr<float> ReadFinite(const nlohmann::json& value, std::string_view what);

@@ -62,7 +62,7 @@ absl::Status CheckEffects(int i, const RewardSource& s) {
       {"value_head_prefix", !s.value_head_prefix().empty(), model, "model"},
       {"normalize_reward", s.has_normalize_reward(), model, "model"},
       {"api_key_file", !s.api_key_file().empty(), remote, "remote_url"},
-      {"max_batch_size", s.has_max_batch_size(), remote, "remote_url"},
+      {"max_batch_size", s.has_max_batch_size(), remote || command, "remote_url and command"},
       {"command_folder", !s.command_folder().empty(), command, "command"},
       {"code_score", !s.code_score().empty(), code, "code"},
       {"workers", s.has_workers(), remote || command || code, "remote_url, command and code"},

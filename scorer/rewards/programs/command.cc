@@ -38,25 +38,35 @@ class Command final : public RewardFunction {
 
   std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token stop) override {
     std::vector<absl::StatusOr<Reward>> rewards;
-    for (const Answer* answer : answers) {
-      absl::StatusOr<Reward> reward = ScoreOne(*answer, stop);
-      if (!reward.ok()) reward = Named(options_.command, reward.status());
-      rewards.push_back(std::move(reward));
+    const size_t of_a_line = options_.in_lists ? answers.size() : 1;
+    for (size_t begin = 0; begin < answers.size(); begin += of_a_line) {
+      const auto asked = answers.subspan(begin, of_a_line);
+      absl::StatusOr<std::vector<absl::StatusOr<Reward>>> said = Ask(asked, stop);
+      for (size_t i = 0; i < asked.size(); ++i) {
+        absl::StatusOr<Reward> reward = said.ok() ? std::move((*said)[i]) : said.status();
+        rewards.push_back(reward.ok() ? std::move(reward) : Named(options_.command, reward.status()));
+      }
     }
     return rewards;
   }
 
  private:
-  absl::StatusOr<Reward> ScoreOne(const Answer& answer, const std::stop_token& stop) {
+  // One line with questions, and one back. An error is that of all of them.
+  absl::StatusOr<std::vector<absl::StatusOr<Reward>>> Ask(std::span<const Answer* const> answers,
+                                                          const std::stop_token& stop) {
     Program program = TakeMine();
     const Deadline deadline = Deadline::In(options_.timeout);
     if (program.process == nullptr) {
       QUARTET_ASSIGN_OR_RETURN(program.process, Begin(options_));
     }
-    json question = ToJson(answer);
-    const int64_t id = question["id"] = ++asked_;
+    json questions = json::array();
+    for (const Answer* answer : answers) {
+      questions.push_back(ToJson(*answer));
+      questions.back()["id"] = ++asked_;
+    }
     const absl::StatusOr<std::string> reply =
-        program.process->Ask(PrintExactJson(question), kMostReplyBytes, deadline, stop);
+        program.process->Ask(PrintExactJson(options_.in_lists ? questions : questions.front()),
+                             kMostReplyBytes * answers.size(), deadline, stop);
     if (absl::IsDeadlineExceeded(reply.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout), " (timeout_seconds)"));
@@ -65,18 +75,35 @@ class Command final : public RewardFunction {
       return WithLastWords(OutOfStep(program, reply.status().message()), *program.process);
     }
     if (!reply.ok()) return WithLastWords(reply.status(), *program.process);
-    // An answer that says {"error": ...} comes from a program that is well; one that is not understood may not be.
-    const absl::StatusOr<json> said = ParseJson(*reply, "");
-    const bool named = said.ok() && said->is_object() && said->contains("id");
-    if (named && (*said)["id"] != id) {
-      return OutOfStep(program, absl::StrCat("the reply ", Quoted(*reply), " is to another question than ", id,
-                                             ": it has answered one twice, or not at all"));
+    // Replies of {"error": ...} come from a program that is well; one that is not understood may not be.
+    absl::StatusOr<json> said = ReadReplies(*reply, answers.size());
+    if (!said.ok()) return WithLastWords(said.status(), *program.process);
+    std::vector<absl::StatusOr<Reward>> rewards;
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const json& one = (*said)[i];
+      const bool named = one.is_object() && one.contains("id");
+      if (named && one["id"] != questions[i]["id"]) {
+        return OutOfStep(program, absl::StrCat("the reply ", Quoted(*reply), " is to another question than ",
+                                               questions[i]["id"].dump(),
+                                               ": it has answered one twice, or not at all, or in another order"));
+      }
+      rewards.push_back(ReadReward(one));
+      program.names_all &= named || !rewards.back().ok();
     }
-    absl::StatusOr<Reward> reward = ReadReward(*reply);
-    if (!reward.ok() && !said.ok()) return WithLastWords(reward.status(), *program.process);
-    program.names_all &= named || !reward.ok();
     KeepMine(std::move(program));
-    return reward;
+    return rewards;
+  }
+
+  absl::StatusOr<json> ReadReplies(const std::string& reply, size_t count) const {
+    if (!options_.in_lists) {
+      QUARTET_ASSIGN_OR_RETURN(json one, ParseReply(reply, json::value_t::object, "{\"reward\": number}"));
+      return json::array({std::move(one)});
+    }
+    const std::string shape = absl::StrCat("of ", count, ", an object {\"reward\": number} for each question");
+    QUARTET_ASSIGN_OR_RETURN(json replies, ParseReply(reply, json::value_t::array, shape));
+    if (replies.size() == count) return replies;
+    return absl::InternalError(
+        absl::StrCat("the reply ", Quoted(reply), " has ", replies.size(), " rewards for ", count, " questions"));
   }
 
   struct Program {

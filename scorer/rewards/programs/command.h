@@ -1,4 +1,4 @@
-// Rewards by programs of the user's that read a JSON object a line and answer each with a line.
+// Rewards by programs of the user's that read questions as lines of JSON and answer each with a line.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@ namespace quartet {
 struct CommandOptions {
   std::string command;                         // for /bin/sh -c
   std::string folder;                          // it runs in
-  absl::Duration timeout = absl::Seconds(30);  // of one answer; for the first of a process, with its start
+  absl::Duration timeout = absl::Seconds(30);  // of one line; for the first of a process, with its start
   int64_t memory_limit_bytes = 0;              // address space; 0: none
+  bool in_lists = false;                       // a line has the answers of one call of Score, not one alone
 };
 
 // Starts the program, to see that it can: INVALID_ARGUMENT where it has ended before it was asked anything, with

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <thread>
 
@@ -11,6 +12,7 @@
 namespace quartet {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Answer Of(const std::string& response, const std::string& label = "") {
@@ -64,6 +66,137 @@ TEST(Command, ScoresByTheExample) {
   Answer cut = Of("no", "yes");
   cut.truncated = true;
   EXPECT_FLOAT_EQ(Ask(*command, cut)->value, -0.1f);
+}
+
+TEST(Command, MayBeAskedForManyAnswersInALine) {
+  const std::string file = testing::TempDir() + "/lists.py";
+  std::ofstream(file) << R"(
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    said = [{"reward": len(asked), "id": a["id"]} for a in asked]
+    word = asked[0]["response"]
+    if word == "bad": said[1] = {"error": "I cannot", "id": asked[1]["id"]}
+    if word == "short": said.pop()
+    if word == "swapped": said.reverse()
+    print(json.dumps(said if word != "alone" else said[0]), flush=True)
+)";
+  const auto command = NewCommand({.command = "python3 " + file, .in_lists = true});
+  const auto ask = [&command](const std::string& first) {
+    const Answer one = Of(first), two = Of("b");
+    const Answer* const both[] = {&one, &two};
+    return command->Score(both, {});
+  };
+  for (const auto& reward : ask("a")) {
+    ASSERT_TRUE(reward.ok()) << reward.status();
+    EXPECT_EQ(reward->value, 2);
+  }
+  EXPECT_EQ(Ask(*command, Of("a"))->value, 1);
+  const auto bad = ask("bad");
+  EXPECT_TRUE(bad[0].ok()) << bad[0].status();
+  EXPECT_THAT(std::string(bad[1].status().message()), HasSubstr("I cannot"));
+  EXPECT_THAT(std::string(ask("short")[0].status().message()), HasSubstr("has 1 rewards for 2 questions"));
+  EXPECT_THAT(std::string(ask("alone")[1].status().message()), HasSubstr("is no JSON array of 2"));
+  const absl::Status swapped = ask("swapped")[0].status();
+  EXPECT_TRUE(absl::IsInternal(swapped)) << swapped;  // by their ids nothing is taken for another's
+  EXPECT_THAT(std::string(swapped.message()), HasSubstr("to another question"));
+  EXPECT_TRUE(ask("a")[1].ok());
+}
+
+// Functions as they are written for other frameworks, served by the example.
+class RewardFunc : public testing::Test {
+ protected:
+  static std::vector<absl::StatusOr<Reward>> Ask(const std::string& functions, const std::string& flags = "",
+                                                 bool in_lists = true) {
+    static int number = 0;
+    const std::string file = testing::TempDir() + "/functions" + std::to_string(number++) + ".py";
+    std::ofstream(file) << functions;
+    const auto command = NewCommand({.command = "python3 examples/rewards/reward_func.py " + file + " " + flags,
+                                     .timeout = absl::Seconds(60),
+                                     .in_lists = in_lists});
+    Answer yes = Of("yes", "yes"), no = Of("no", "yes");
+    yes.source = no.source = "math";
+    yes.row = R"({"level": 3})";
+    no.row = R"({"extra_info": {"level": 5}})";
+    const Answer* const both[] = {&yes, &no};
+    return command->Score(both, {});
+  }
+  static std::vector<float> Values(const std::string& functions, const std::string& flags = "", bool in_lists = true) {
+    std::vector<float> values;
+    for (const auto& reward : Ask(functions, flags, in_lists)) {
+      EXPECT_TRUE(reward.ok()) << reward.status();
+      values.push_back(reward.ok() ? reward->value : NAN);
+    }
+    return values;
+  }
+  static std::string ErrorOf(const std::string& functions, const std::string& flags = "") {
+    return std::string(Ask(functions, flags)[0].status().message());
+  }
+};
+
+TEST_F(RewardFunc, ServesOpenRlhfs) {
+  const std::string tensor = R"(
+class Tensor:
+    def __init__(self, values): self.values = values
+    def tolist(self): return self.values
+def reward_func(queries, prompts, labels):
+    print("called")
+    right = [q[len(p):].startswith(l) for q, p, l in zip(queries, prompts, labels)]
+    return {"rewards": Tensor([[float(r)] for r in right]), "scores": Tensor(right), "extra_logs": {"n": Tensor([len(right)] * len(right))}}
+)";
+  for (const bool in_lists : {true, false}) {
+    const auto rewards = Ask(tensor, "", in_lists);
+    ASSERT_TRUE(rewards[0].ok() && rewards[1].ok()) << rewards[0].status() << rewards[1].status();
+    EXPECT_EQ(rewards[0]->value, 1);
+    EXPECT_EQ(rewards[1]->value, 0);
+    EXPECT_EQ(rewards[1]->score, 0);
+    EXPECT_EQ(rewards[0]->extra_logs.at("n"), in_lists ? 2 : 1);
+  }
+}
+
+TEST_F(RewardFunc, ServesTrlsWithTheRowsFieldsAsColumns) {
+  EXPECT_THAT(Values("def near(prompts, completions, level, **kwargs):\n"
+                     "    return [(l or 0) + len(c) + len(kwargs['label'][0]) for c, l in zip(completions, level)]\n"),
+              ElementsAre(9, 5));
+  EXPECT_THAT(Values("async def f(completions, answer, prompts):\n"
+                     "    return [c[0]['content'] == a for c, a in zip(completions, answer)]\n",
+                     "--label=answer --messages"),
+              ElementsAre(1, 0));
+}
+
+TEST_F(RewardFunc, ServesVerls) {
+  const std::string score = R"(
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": float(solution_str == ground_truth) + extra_info["level"], "acc": True, "pred": solution_str}
+)";
+  const auto rewards = Ask(score);
+  ASSERT_TRUE(rewards[0].ok() && rewards[1].ok()) << rewards[0].status() << rewards[1].status();
+  EXPECT_EQ(rewards[0]->value, 4);
+  EXPECT_EQ(rewards[1]->value, 5);
+  EXPECT_EQ(rewards[1]->extra_logs, (std::map<std::string, float>{{"acc", 1}}));
+  EXPECT_THAT(Values("def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
+                     "    return len(data_source)\n"),
+              ElementsAre(4, 4));
+}
+
+TEST_F(RewardFunc, AnErrorOrNoneIsOneAnswersAlone) {
+  for (const char* no : {"None", "1 / 0", "float('nan')", "'much'"}) {
+    const auto rewards = Ask(std::string("def f(prompts, completions, **_):\n"
+                                         "    return [1 if c == 'yes' else ") +
+                             no + " for c in completions]\n");
+    ASSERT_TRUE(rewards[0].ok()) << no << rewards[0].status();
+    EXPECT_FALSE(rewards[1].ok()) << no;
+  }
+}
+
+TEST_F(RewardFunc, SaysWhichFunctionIsNotFound) {
+  EXPECT_THAT(ErrorOf("def reward(answer): return 1\n"), HasSubstr("queries, completions, solution_str"));
+  const std::string two = "def a(completions, **_): return [1]\ndef b(completions, **_): return [0, 0]\n";
+  EXPECT_THAT(ErrorOf(two), HasSubstr("several: a, b"));
+  EXPECT_THAT(ErrorOf(two, "c"), HasSubstr("no function c; it has a, b"));
+  EXPECT_THAT(
+      Values("def a(completions, **_): return [1]\ndef b(completions, **_): return [0] * len(completions)\n", "b"),
+      ElementsAre(0, 0));
 }
 
 TEST(Command, IsStartedAnewAfterItHasDied) {

@@ -182,7 +182,7 @@ class HttpRemote final : public RewardFunction {
   }
 
   static absl::StatusOr<std::vector<absl::StatusOr<Reward>>> ReadReply(const std::string& text, size_t count) {
-    QUARTET_ASSIGN_OR_RETURN(const json reply, ReadReplyObject(text, "with \"rewards\""));
+    QUARTET_ASSIGN_OR_RETURN(const json reply, ParseReply(text, json::value_t::object, "with \"rewards\""));
     if (!reply.contains("rewards")) {
       return absl::InternalError(absl::StrCat("the reply ", Quoted(text), " has no \"rewards\""));
     }

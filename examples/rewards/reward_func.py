@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Serves a reward function that was written for OpenRLHF, TRL or verl:
+
+reward { source { command: "python3 examples/rewards/reward_func.py my_rewards.py" } }
+
+python3 reward_func.py FILE [FUNCTION] [--label NAME] [--messages]
+
+FUNCTION is one of FILE's, by default the only one that has one of these forms:
+
+    reward_func(queries, prompts, labels)                            OpenRLHF: numbers, or {"rewards", "scores", "extra_logs"}
+    anything(prompts, completions, **columns)                        TRL: numbers; may be async
+    compute_score(data_source, solution_str, ground_truth, extra_info=None)   verl: a number, or a dict with "score"
+
+--label NAME: TRL's function gets the label as the column NAME too ("answer", "solution", ...), beside `label`.
+--messages: TRL's function gets prompts and completions as lists of messages; a prompt is one message of the user's, with
+the text that the model has read.
+
+Several answers at once come where reward.source.max_batch_size says how many. An answer that the function fails on, or
+returns None for, is an error of that answer alone, and never worth 0.
+"""
+import argparse
+import asyncio
+import importlib.util
+import inspect
+import json
+import math
+import os
+import sys
+import traceback
+
+
+def numbers(values, count, name):
+    """A list of `count`, from a list or from what NumPy and torch return."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    values = list(values) if isinstance(values, (list, tuple)) else [values]
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values)} values for {count} answers")
+    # One in a list of its own is what tensors of the shape [batch, 1] become.
+    values = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values]
+    return [value.item() if hasattr(value, "item") else value for value in values]
+
+
+def call_openrlhf(function, items, _):
+    result = function([i["query"] for i in items], [i["prompt"] for i in items], [i["label"] for i in items])
+    result = result if isinstance(result, dict) else {"rewards": result}
+    replies = [{"reward": value} for value in numbers(result["rewards"], len(items), "rewards")]
+    if result.get("scores") is not None:
+        for reply, value in zip(replies, numbers(result["scores"], len(items), "scores")):
+            reply["score"] = value
+    for name, values in (result.get("extra_logs") or {}).items():
+        for reply, value in zip(replies, numbers(values, len(items), f"extra_logs[{name!r}]")):
+            reply.setdefault("extra_logs", {})[name] = value
+    return replies
+
+
+def call_trl(function, items, options):
+    def texts(key, role):
+        return [[{"role": role, "content": i[key]}] if options.messages else i[key] for i in items]
+
+    columns = {name: [i["row"].get(name) for i in items] for name in sorted({name for i in items for name in i["row"]})}
+    columns["label"] = [i["label"] for i in items]
+    if options.label:
+        columns[options.label] = columns["label"]
+    parameters = inspect.signature(function).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        columns = {name: values for name, values in columns.items() if name in parameters}
+    result = function(prompts=texts("prompt", "user"), completions=texts("response", "assistant"), **columns)
+    result = asyncio.run(result) if inspect.isawaitable(result) else result
+    return [{"reward": value} for value in numbers(result, len(items), "the result")]
+
+
+def call_verl(function, items, _):
+    replies = []
+    for item in items:
+        result = function(data_source=item["source"], solution_str=item["response"], ground_truth=item["label"],
+                          extra_info=item["row"].get("extra_info", item["row"]))
+        if not isinstance(result, dict):
+            replies.append({"reward": numbers(result, 1, "the result")[0]})
+            continue
+        logs = {name: v for name, v in result.items() if name != "score" and isinstance(v, (bool, int, float))}
+        replies.append({"reward": numbers(result["score"], 1, "score")[0], "extra_logs": logs})
+    return replies
+
+
+# By the parameters that tell a form from the others.
+FORMS = {"queries": call_openrlhf, "completions": call_trl, "solution_str": call_verl}
+
+
+def form_of(function):
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+    return next((call for name, call in FORMS.items() if name in parameters), None)
+
+
+def load(options):
+    """The function and what calls it."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(options.file)))
+    spec = importlib.util.spec_from_file_location("reward_functions", options.file)
+    if spec is None:
+        sys.exit(f"{options.file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    # Those that it imports are not meant.
+    found = {name: f for name, f in vars(module).items()
+             if inspect.isfunction(f) and f.__module__ == spec.name and form_of(f) is not None}
+    if options.function:
+        function = getattr(module, options.function, None)
+        if not callable(function):
+            sys.exit(f"{options.file} has no function {options.function}; it has {', '.join(found) or 'none'}")
+        if form_of(function) is None:
+            sys.exit(f"{options.function}{inspect.signature(function)} has none of the parameters {', '.join(FORMS)}")
+        return function, form_of(function)
+    if len(found) != 1:
+        what = f"several: {', '.join(found)}; name one" if found else "none"
+        sys.exit(f"{options.file}: of functions with one of the parameters {', '.join(FORMS)} it has {what}")
+    function = next(iter(found.values()))
+    return function, form_of(function)
+
+
+def answers_of(function, call, items, options):
+    """A reply for each item. Where the function fails on several, each is asked for alone, so that one takes no other with it."""
+    try:
+        replies = call(function, items, options)
+    except Exception as error:  # pylint: disable=broad-except
+        if len(items) > 1:
+            return [reply for item in items for reply in answers_of(function, call, [item], options)]
+        traceback.print_exc()
+        replies = [{"error": f"{type(error).__name__}: {error}"}]
+    return [{**checked(reply), "id": item["id"]} for item, reply in zip(items, replies)]
+
+
+def checked(reply):
+    value = reply.get("reward", 0)
+    if isinstance(value, (bool, int, float)) and math.isfinite(value):
+        return reply
+    return {"error": f"the function has returned {value!r} for this answer, which is no number"}
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("file")
+    parser.add_argument("function", nargs="?")
+    parser.add_argument("--label")
+    parser.add_argument("--messages", action="store_true")
+    options = parser.parse_args()
+    out, sys.stdout = sys.stdout, sys.stderr  # print() of the function goes to the scorer's log
+    function, call = load(options)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        replies = answers_of(function, call, asked if isinstance(asked, list) else [asked], options)
+        print(json.dumps(replies if isinstance(asked, list) else replies[0]), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()
