@@ -21,6 +21,7 @@
 #include "orchestrator/clients/hello.h"
 #include "orchestrator/clients/weight_sync.h"
 #include "orchestrator/data/dataset_options.h"
+#include "orchestrator/loop/batch_file.h"
 #include "orchestrator/loop/batch_sampler.h"
 #include "orchestrator/loop/canary_of.h"
 #include "orchestrator/loop/experience.h"
@@ -237,6 +238,10 @@ absl::Status PpoLoop::Step(int64_t step) {
   metrics.Set("kl/coefficient", kl_controller_.coefficient());
   QUARTET_RETURN_IF_ERROR(ComputeAdvantages(config_.algorithm(), kl_controller_.coefficient(), &batch));
   AddExperienceMetrics(batch, &metrics);
+  if (config_.train().keep_batches() > 0) {
+    QUARTET_RETURN_IF_ERROR(run_.folder.KeepBatch(step + 1, config_.train().keep_batches(),
+                                                  [&](const std::string& path) { return WriteBatch(batch, path); }));
+  }
   const double kl_coefficient = kl_controller_.coefficient();
   if (config_.algorithm().kl().kl_target() > 0) {
     QUARTET_ASSIGN_OR_RETURN(const KlMean mean, ParseKlMean(config_.algorithm().kl().kl_mean()));

@@ -44,6 +44,17 @@ TEST_F(PpoResumeTest, SavesPolicyAndCriticTogetherAndKeepsTheNewest) {
   EXPECT_EQ(record->policy->optimizer_steps, 5);
 }
 
+TEST_F(PpoResumeTest, KeepsTheNewestBatches) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 11);
+  config.mutable_train()->set_keep_batches(2);
+  ASSERT_TRUE(Run(config).ok());
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(scratch_.path() + "/run/batches")) {
+    names.insert(entry.path().filename());
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"step_10.safetensors", "step_11.safetensors"}));
+}
+
 TEST_F(PpoResumeTest, DoesNotPointAtACheckpointThatIsHalf) {
   RunConfig config = services_.MakeConfig(scratch_.path(), 2);
   config.mutable_train()->set_save_steps(1);

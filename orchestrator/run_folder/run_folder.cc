@@ -14,6 +14,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -76,12 +77,25 @@ bool IsOfAtomicWrite(absl::string_view end) {
 bool IsOfAStart(const std::string& name) {
   for (const char* entry : {"run.textproto", "inputs.json", "metrics.jsonl", "samples.jsonl", "heldout.jsonl",
                             "evaluations.jsonl", "events.jsonl", "state.json", "phase.json", "report.html", "plan.json",
-                            "launch", "control", "checkpoints", "logs", "superseded"}) {
+                            "launch", "control", "checkpoints", "batches", "logs", "superseded"}) {
     // Or what it was about to put in its place.
     absl::string_view rest = name;
     if (absl::ConsumePrefix(&rest, entry) && (rest.empty() || rest == ".new" || IsOfAtomicWrite(rest))) return true;
   }
   return absl::StartsWith(name, kEventsPrefix);
+}
+
+// Of files named "step_N.safetensors": N, and the names.
+std::map<int64_t, std::string> ListBatches(const std::string& folder) {
+  std::map<int64_t, std::string> batches;
+  const absl::StatusOr<std::vector<std::string>> names = ListFolder(folder);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    absl::string_view number = name;
+    int64_t step = 0;
+    const bool is_one = absl::ConsumePrefix(&number, "step_") && absl::ConsumeSuffix(&number, ".safetensors");
+    if (is_one && absl::SimpleAtoi(number, &step)) batches[step] = name;
+  }
+  return batches;
 }
 
 // The text of a file; "" where there is none.
@@ -155,6 +169,9 @@ absl::Status RunFolder::BeginAfter(int64_t steps, const std::function<void(const
   for (const auto& [step, path] : checkpoints) {
     if (step > steps) QUARTET_RETURN_IF_ERROR(Supersede("checkpoints/" + CheckpointId(step)));
   }
+  for (const auto& [step, name] : ListBatches(path_ + "/batches")) {
+    if (step > steps) QUARTET_RETURN_IF_ERROR(Supersede("batches/" + name));
+  }
   if (steps > 0) {
     QUARTET_RETURN_IF_ERROR(PointLatestAt(CheckpointId(steps)));
   } else {
@@ -173,6 +190,19 @@ absl::Status RunFolder::BeginAfter(int64_t steps, const std::function<void(const
   QUARTET_ASSIGN_OR_RETURN(tensorboard_, TensorBoardWriter::Create(path_, absl::Now()));
   QUARTET_RETURN_IF_ERROR(SyncFolder(checkpoints_path()));
   return SyncFolder(path_);
+}
+
+absl::Status RunFolder::KeepBatch(int64_t steps_done, int64_t keep,
+                                  const std::function<absl::Status(const std::string& path)>& write) {
+  const std::string folder = path_ + "/batches";
+  QUARTET_RETURN_IF_ERROR(MakeDirs(folder));
+  QUARTET_RETURN_IF_ERROR(write(absl::StrCat(folder, "/", CheckpointId(steps_done), ".safetensors")));
+  std::map<int64_t, std::string> batches = ListBatches(folder);
+  for (; batches.size() > static_cast<size_t>(keep); batches.erase(batches.begin())) {
+    const std::string oldest = absl::StrCat(folder, "/", batches.begin()->second);
+    if (unlink(oldest.c_str()) != 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot remove ", oldest));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> RunFolder::SupersededFolder() {

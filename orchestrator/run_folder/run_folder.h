@@ -8,6 +8,7 @@
 //   evaluations.jsonl      one object for each evaluation of a set
 //   heldout.jsonl          {"prompt", "label"}: what evaluations ask
 //   checkpoints/           step_N, written by the trainers; latest -> the newest whole one, for people
+//   batches/               step_N.safetensors: what step N has learned from (orchestrator/loop/batch_file.h)
 //   logs/                  one file a service; launch.textproto, what those were started with that the run started
 //   events.jsonl           {"time", "step", "kind", "from", "text"}: warnings and continuations
 //   state.json             {"program", "state", "why", "steps", "services", "time"}: whether the run goes on, and why
@@ -20,8 +21,8 @@
 //   superseded/            1, 2, ...: each time the run was continued, what of the above it put aside
 //   run.lock               names the orchestrator that uses the folder
 //
-// An orchestrator deletes nothing here but the checkpoints that train.max_ckpt_num does not keep, and what is there of
-// one that could not be saved.
+// An orchestrator deletes nothing here but the checkpoints that train.max_ckpt_num does not keep, what is there of one
+// that could not be saved, and the batches that train.keep_batches does not keep.
 #pragma once
 
 #include <cstdint>
@@ -117,6 +118,11 @@ class RunFolder {
   bool has_begun() const { return metrics_ != nullptr; }
   // The last step that metrics.jsonl had at BeginAfter; -1 if none.
   int64_t last_recorded_step() const { return last_recorded_step_; }
+
+  // Calls `write` with the path of the file that keeps the batch of step N = `steps_done`, and removes all but the
+  // newest `keep` such files.
+  absl::Status KeepBatch(int64_t steps_done, int64_t keep,
+                         const std::function<absl::Status(const std::string& path)>& write);
 
   const std::string& path() const { return path_; }
   std::string config_path() const { return path_ + "/run.textproto"; }

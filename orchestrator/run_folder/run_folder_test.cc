@@ -279,6 +279,8 @@ class InterruptedRun : public ::testing::Test {
     scratch_.Write("run/checkpoints/step_2/checkpoint.json", "two");
     scratch_.Write("run/checkpoints/step_3/checkpoint.json", "three");
     scratch_.Write("run/checkpoints/step_4/policy/config.json", "four");
+    scratch_.Write("run/batches/step_2.safetensors", "two");
+    scratch_.Write("run/batches/step_3.safetensors", "three");
   }
 
   bool There(const std::string& name) const { return std::filesystem::exists(scratch_.path() + "/run/" + name); }
@@ -339,6 +341,8 @@ TEST_F(InterruptedRun, PutsAsideWhatCameAfterTheStep) {
   EXPECT_THAT(EventSteps("run/superseded/1"), ElementsAre(2, 3));
   EXPECT_EQ(scratch_.Read("run/superseded/1/checkpoints/step_3/checkpoint.json"), "three");
   EXPECT_EQ(scratch_.Read("run/superseded/1/checkpoints/step_4/policy/config.json"), "four");
+  EXPECT_FALSE(There("superseded/1/batches/step_2.safetensors"));
+  EXPECT_TRUE(There("superseded/1/batches/step_3.safetensors"));
   EXPECT_FALSE(There("superseded/1/run.textproto")) << "it is the same";
   EXPECT_FALSE(There("superseded/1/heldout.jsonl"));
 }

@@ -129,7 +129,7 @@ std::vector<Unread> UnreadByEvaluation() {
   }
   for (const char* field : {"max_steps", "num_episodes", "train_batch_size", "updates_per_batch", "save_steps",
                             "save_optimizer", "save_on_sigterm", "load_checkpoint", "allow_changed_run", "max_ckpt_num",
-                            "trace_steps", "max_log_prob_diff_mean", "max_upgrade_diff_mean"}) {
+                            "keep_batches", "trace_steps", "max_log_prob_diff_mean", "max_upgrade_diff_mean"}) {
     unread.push_back({absl::StrCat("train.", field), training});
   }
   return unread;

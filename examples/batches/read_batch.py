@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Reads a batch that train.keep_batches has kept, and prints a line for each of its sequences.
+
+python3 examples/batches/read_batch.py RUN/batches/step_3.safetensors
+"""
+import array
+import json
+import sys
+
+TYPES = {"F64": "d", "F32": "f", "I64": "q", "I32": "i", "BOOL": "B"}
+
+
+def read_batch(path):
+    """The file's tensors by their names; each has one dimension (docs/operations.md, "Batches of a run")."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    return {name: array.array(TYPES[of["dtype"]], data[slice(*of["data_offsets"])])
+            for name, of in header.items() if name != "__metadata__"}
+
+
+if __name__ == "__main__":
+    batch = read_batch(sys.argv[1])
+    for b, reward in enumerate(batch["reward"]):
+        ids = batch["ids"][batch["token_offsets"][b]:batch["token_offsets"][b + 1]]
+        advantages = batch["advantages"][batch["action_offsets"][b]:batch["action_offsets"][b + 1]]
+        mean = sum(advantages) / max(1, len(advantages))
+        print(f"group {batch['group'][b]}: {len(ids)} tokens, {len(advantages)} of them drawn, reward {reward:g}, advantage {mean:g}")

@@ -1,0 +1,85 @@
+#include "orchestrator/loop/batch_file.h"
+
+#include <memory>
+#include <utility>
+
+#include "core/base/status_macros.h"
+#include "core/safetensors/writer.h"
+
+namespace quartet {
+namespace {
+
+// Tensors of one dimension, in the order in which they come.
+class Columns {
+ public:
+  template <typename T>
+  void Add(const std::string& name, Dtype dtype, const std::vector<T>& values) {
+    entries_.push_back({name, dtype, {static_cast<int64_t>(values.size())}});
+    const auto* const bytes = reinterpret_cast<const char*>(values.data());
+    columns_.emplace_back(bytes, bytes + values.size() * sizeof(T));
+  }
+
+  absl::Status Write(const std::string& path) {
+    QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsWriter> writer,
+                             SafetensorsWriter::Create(path, std::move(entries_)));
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      QUARTET_RETURN_IF_ERROR(writer->Write(static_cast<int>(i), 0, columns_[i].data(), columns_[i].size()));
+    }
+    return writer->Close();
+  }
+
+ private:
+  std::vector<SafetensorsWriter::Entry> entries_;
+  std::vector<std::vector<char>> columns_;
+};
+
+constexpr std::pair<const char*, std::vector<float> Experience::*> kOfActions[] = {
+    {"rollout_log_probs", &Experience::rollout_log_probs},
+    {"sampled_log_probs", &Experience::sampled_log_probs},
+    {"log_probs", &Experience::log_probs},
+    {"reference_log_probs", &Experience::reference_log_probs},
+    {"values", &Experience::values},
+    {"kl", &Experience::kl},
+    {"advantages", &Experience::advantages},
+    {"returns", &Experience::returns},
+};
+
+}  // namespace
+
+absl::Status WriteBatch(const std::vector<Experience>& batch, const std::string& path) {
+  std::vector<int64_t> token_offsets = {0}, action_offsets = {0}, group;
+  std::vector<uint8_t> truncated, excluded, action_mask;
+  std::vector<double> reward, score, shaped_reward;
+  std::vector<int32_t> ids;
+  for (const Experience& e : batch) {
+    token_offsets.push_back(token_offsets.back() + e.tokens.ids_size());
+    action_offsets.push_back(action_offsets.back() + e.action_tokens());
+    group.push_back(e.group);
+    truncated.push_back(e.truncated);
+    excluded.push_back(e.excluded);
+    reward.push_back(e.reward);
+    score.push_back(e.score);
+    shaped_reward.push_back(e.shaped_reward);
+    ids.insert(ids.end(), e.tokens.ids().begin(), e.tokens.ids().end());
+    action_mask.insert(action_mask.end(), e.tokens.action_mask().begin(), e.tokens.action_mask().end());
+  }
+  Columns columns;
+  columns.Add("token_offsets", Dtype::kI64, token_offsets);
+  columns.Add("action_offsets", Dtype::kI64, action_offsets);
+  columns.Add("group", Dtype::kI64, group);
+  columns.Add("truncated", Dtype::kBool, truncated);
+  columns.Add("excluded", Dtype::kBool, excluded);
+  columns.Add("reward", Dtype::kF64, reward);
+  columns.Add("score", Dtype::kF64, score);
+  columns.Add("shaped_reward", Dtype::kF64, shaped_reward);
+  columns.Add("ids", Dtype::kI32, ids);
+  columns.Add("action_mask", Dtype::kBool, action_mask);
+  for (const auto& [name, of] : kOfActions) {
+    std::vector<float> values;
+    for (const Experience& e : batch) values.insert(values.end(), (e.*of).begin(), (e.*of).end());
+    if (values.size() == static_cast<size_t>(action_offsets.back())) columns.Add(name, Dtype::kF32, values);
+  }
+  return columns.Write(path);
+}
+
+}  // namespace quartet

@@ -1,0 +1,64 @@
+#include "orchestrator/loop/batch_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+
+#include "core/safetensors/reader.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::ElementsAre;
+
+template <typename T>
+std::vector<T> Read(const CheckpointReader& file, const std::string& name) {
+  std::vector<T> values(file.tensors().at(name).numel());
+  EXPECT_TRUE(file.ReadRange(name, 0, static_cast<int64_t>(values.size()), values.data()).ok()) << name;
+  return values;
+}
+
+std::string OutputOf(const std::string& command) {
+  FILE* const pipe = popen(command.c_str(), "r");
+  std::string output;
+  for (int c = 0; (c = fgetc(pipe)) != EOF;) output += static_cast<char>(c);
+  EXPECT_EQ(pclose(pipe), 0) << command;
+  return output;
+}
+
+TEST(BatchFile, HasWhatAStepLearnsFrom) {
+  std::vector<Experience> batch(2);
+  for (const int id : {5, 6, 7}) batch[0].tokens.add_ids(id);
+  for (const int id : {5, 6, 8, 9}) batch[1].tokens.add_ids(id);
+  for (const bool drawn : {false, false, true}) batch[0].tokens.add_action_mask(drawn);
+  for (const bool drawn : {false, false, true, true}) batch[1].tokens.add_action_mask(drawn);
+  batch[0].rollout_log_probs = {-1};
+  batch[1].rollout_log_probs = {-2, -3};
+  batch[0].advantages = {0.5};
+  batch[1].advantages = {-0.5, -0.25};
+  batch[0].reward = 0.1;
+  batch[1].truncated = true;
+
+  const std::string path = testing::TempDir() + "/step_1.safetensors";
+  ASSERT_TRUE(WriteBatch(batch, path).ok());
+  const auto file = CheckpointReader::OpenFile(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_THAT(Read<int64_t>(**file, "token_offsets"), ElementsAre(0, 3, 7));
+  EXPECT_THAT(Read<int64_t>(**file, "action_offsets"), ElementsAre(0, 1, 3));
+  EXPECT_THAT(Read<int32_t>(**file, "ids"), ElementsAre(5, 6, 7, 5, 6, 8, 9));
+  EXPECT_THAT(Read<uint8_t>(**file, "action_mask"), ElementsAre(0, 0, 1, 0, 0, 1, 1));
+  EXPECT_THAT(Read<uint8_t>(**file, "truncated"), ElementsAre(0, 1));
+  EXPECT_THAT(Read<double>(**file, "reward"), ElementsAre(0.1, 0));
+  EXPECT_THAT(Read<float>(**file, "rollout_log_probs"), ElementsAre(-1, -2, -3));
+  EXPECT_THAT(Read<float>(**file, "advantages"), ElementsAre(0.5, -0.5, -0.25));
+  EXPECT_FALSE((*file)->tensors().contains("values")) << "there is no critic";
+
+  EXPECT_EQ(OutputOf("python3 examples/batches/read_batch.py " + path),
+            "group 0: 3 tokens, 1 of them drawn, reward 0.1, advantage 0.5\n"
+            "group 0: 4 tokens, 2 of them drawn, reward 0, advantage -0.375\n");
+}
+
+}  // namespace
+}  // namespace quartet
