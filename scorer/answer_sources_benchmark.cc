@@ -15,9 +15,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/config/run_config.h"
+#include "core/service/process/piped_process.h"
 #include "proto/reward.grpc.pb.h"
 #include "scorer/answer_sources.h"
-#include "scorer/rewards/programs/piped_process.h"
 
 namespace quartet {
 namespace {

@@ -10,11 +10,11 @@
 
 #include "core/config/run_config.h"
 #include "core/model/testing/edited_folder.h"
+#include "core/service/process/piped_process.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/training/testing/service_ranks.h"
 #include "proto/scorer.grpc.pb.h"
-#include "scorer/rewards/programs/piped_process.h"
 
 namespace quartet {
 namespace {

@@ -17,6 +17,7 @@ AdvantageEstimator EstimatorIn(const RunConfig& c) {
   if (found != nullptr) return *found;
   return {.needs_critic = true,
           .compare = [](const AlgorithmConfig&, const Moments&, std::span<double>) {},
+          .by_program = true,
           .has_baseline = true,
           .divides = true};
 }
@@ -102,6 +103,7 @@ std::vector<Need> MakeNeeds() {
       {"services.critic_trainer", NeedsCritic, Says(kNoCritic)},
       {"train.critic_train_batch_size", NeedsCritic, Says(kNoCritic)},
       {"train.critic_updates_per_batch", NeedsCritic, Says(kNoCritic)},
+      {"algorithm.advantage_command", [](const RunConfig& c) { return EstimatorIn(c).by_program; }, ByEstimator},
       {"algorithm.lambd", NeedsCritic, ByEstimator},
       {"algorithm.value_clip", NeedsCritic, ByEstimator},
       {"algorithm.critic_epochs", NeedsCritic, ByEstimator},

@@ -84,6 +84,12 @@ void ResolvePaths(const std::string& base_folder, RunConfig* c) {
     if (!s.command().empty() && s.command_folder().empty()) s.set_command_folder(".");
     ResolvePath(base_folder, s.mutable_command_folder());
   }
+  if (AdvantageCommandConfig* a = c->mutable_algorithm()->mutable_advantage_command(); !a->command().empty()) {
+    if (a->command_folder().empty()) a->set_command_folder(".");
+    ResolvePath(base_folder, a->mutable_command_folder());
+  } else if (a->ByteSizeLong() == 0) {
+    c->mutable_algorithm()->clear_advantage_command();
+  }
   if (c->rollout().has_http()) {
     HttpConfig* http = c->mutable_rollout()->mutable_http();
     for (std::string* path : {http->mutable_api_key_file(), http->mutable_cert_file(), http->mutable_key_file()}) {

@@ -60,7 +60,8 @@ ShapedRewards ShapeRewards(const std::vector<ScoredSequence<T>>& batch, const Es
       shaped.clipped[i] = rewards[i] != before;
     }
   };
-  const bool clips_before = algorithm.reward_clip_placement() == "before_baseline";
+  const bool by_program = how.estimator.by_program;
+  const bool clips_before = by_program || algorithm.reward_clip_placement() == "before_baseline";
   rewards.reserve(batch.size());
   for (const ScoredSequence<T>& s : batch) rewards.push_back(s.reward);
   if (clips_before) clip();
@@ -71,6 +72,8 @@ ShapedRewards ShapeRewards(const std::vector<ScoredSequence<T>>& batch, const Es
   }
   if (how.estimator.compares()) rewards = CompareWithinGroups(batch, how, std::move(rewards));
   if (!clips_before) clip();
+  // It has made of them what it gives.
+  if (by_program) std::ranges::fill(rewards, 0);
   return shaped;
 }
 
@@ -86,6 +89,8 @@ Estimates EstimateSequence(const ScoredSequence<T>& sequence, double last, const
   const bool critic = how.estimator.needs_critic;
   QUARTET_CHECK(sequence.kl.empty() || sequence.kl.size() == n) << sequence.kl.size() << " of " << n;
   QUARTET_CHECK(!critic || sequence.values.size() == n) << sequence.values.size() << " of " << n;
+  const bool by_program = how.estimator.by_program;
+  QUARTET_CHECK(!by_program || sequence.given.size() == n) << sequence.given.size() << " of " << n;
   const double gamma = how.algorithm.gamma();
   const double decay = critic ? gamma * how.algorithm.lambd() : gamma;
   Estimates result{std::vector<double>(n), std::vector<double>(n)};
@@ -97,8 +102,8 @@ Estimates EstimateSequence(const ScoredSequence<T>& sequence, double last, const
     const double value = critic ? static_cast<double>(sequence.values[t]) : 0;
     next_advantage = reward + gamma * next_value - value + decay * next_advantage;
     next_value = value;
-    result.advantages[t] = next_advantage;
-    result.returns[t] = next_advantage + value;
+    result.advantages[t] = next_advantage + (by_program ? static_cast<double>(sequence.given[t]) : 0);
+    result.returns[t] = result.advantages[t] + value;
   }
   return result;
 }
@@ -149,9 +154,11 @@ std::vector<AdvantagesAndReturns<T>> EstimateAdvantages(const std::vector<Scored
   results.reserve(batch.size());
   for (size_t i = 0; i < batch.size(); ++i) {
     const Estimates& e = estimates[i];
+    const std::span<const T> given = batch[i].given;
+    const double mean_given = given.empty() ? 0 : std::reduce(given.begin(), given.end(), 0.0) / given.size();
     results.push_back({.advantages = std::vector<T>(e.advantages.begin(), e.advantages.end()),
                        .returns = std::vector<T>(e.returns.begin(), e.returns.end()),
-                       .shaped_reward = rewards.values[i],
+                       .shaped_reward = rewards.values[i] + mean_given,
                        .clipped = rewards.clipped[i]});
   }
   return results;

@@ -26,6 +26,8 @@ struct ScoredSequence {
   std::span<const T> kl;
   // Empty unless the estimator needs a critic.
   std::span<const T> values;
+  // Each token's advantage before the KL penalty and normalisation, where a program gives them; else empty.
+  std::span<const T> given;
 };
 
 template <typename T>
@@ -34,7 +36,7 @@ struct AdvantagesAndReturns {
   // Discounted rewards to go, less their baseline, or advantages + values with a critic; before normalisation.
   std::vector<T> returns;
   // The scalar at the last token: the reward, less its group's baseline and with the KL penalty of a sequence where
-  // those are, clipped; and whether clipping has changed it.
+  // those are, clipped; the mean of what a program gives. And whether clipping has changed it, or what the program got.
   double shaped_reward = 0;
   bool clipped = false;
 };

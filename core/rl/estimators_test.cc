@@ -371,6 +371,27 @@ TEST(AdvantageEstimators, SetTheDefaultsOfTheirMethod) {
   EXPECT_EQ(FindEstimator("ppo"), nullptr);
 }
 
+TEST(AdvantageEstimators, OfAProgramAreLessTheKlPenaltiesToGoAndNormalised) {
+  const auto config = LoadRunConfig("",
+                                    {"algorithm.advantage_estimator=command", "algorithm.advantage_command.command=x",
+                                     "algorithm.advantage_normalization=center"},
+                                    "");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const std::vector<double> kl = {0.5, 0.25, 1}, none = {0, 0, 0}, given = {1, 2, 3}, same = {-4, -4, -4};
+  const std::vector<ScoredSequence<double>> batch = {{.reward = 7, .tokens = 3, .kl = kl, .given = given},
+                                                     {.reward = 99, .tokens = 3, .kl = none, .given = same}};
+  const auto estimated = EstimateAdvantages(batch, config->algorithm(), /*kl_coefficient=*/0.4);
+  // Before they are centred: given less 0.4 * (1.75, 1.25, 1).
+  EXPECT_THAT(estimated[0].returns, testing::Pointwise(testing::DoubleNear(1e-12), {0.3, 1.5, 2.6}));
+  const double mean = (0.3 + 1.5 + 2.6 - 12) / 6;
+  EXPECT_THAT(estimated[0].advantages,
+              testing::Pointwise(testing::DoubleNear(1e-12), {0.3 - mean, 1.5 - mean, 2.6 - mean}));
+  EXPECT_EQ(estimated[0].shaped_reward, 2);
+  EXPECT_EQ(estimated[1].shaped_reward, -4);
+  EXPECT_FALSE(estimated[0].clipped);
+  EXPECT_TRUE(estimated[1].clipped) << "to what the program was told";
+}
+
 TEST(AdvantageEstimators, RefuseOptionsThatHaveNoEffectWithThem) {
   const auto refuses = [](const std::string& estimator, const std::string& leaf) {
     return !LoadRunConfig(

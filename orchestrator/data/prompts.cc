@@ -29,7 +29,8 @@ std::vector<RowKey> RowKeys(const PromptKeys& keys, const RunConfig& config) {
                   // Where none reads labels, what they are is nobody's concern.
                   .as_json = ReadsJsonLabels(config.reward()) || !ComparesWithLabels(config.reward())});
   rows.push_back({.name = config.data().source_key(), .option = "data.source_key", .optional = true});
-  if (ReadsPrompts(config.reward())) rows.push_back({.rest = true});
+  const bool is_read = ReadsPrompts(config.reward()) || !config.algorithm().advantage_command().command().empty();
+  if (is_read) rows.push_back({.rest = true});
   return rows;
 }
 

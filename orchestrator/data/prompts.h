@@ -20,7 +20,7 @@ struct PromptRecord {
   std::string label;           // as the rules see it; empty where the file has none
   std::string source;          // data.source_key's, else the file's name
   std::string metrics_source;  // the same; "other" where there are too many to have metrics of their own
-  std::string row;             // other fields of the row, a JSON object; "" where no reward reads them
+  std::string row;             // other fields of the row, a JSON object; "" where no program reads them
   std::vector<int32_t> ids;
 };
 

@@ -42,7 +42,8 @@ absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coeff
                       .tokens = static_cast<size_t>(e.action_tokens()),
                       .excluded = e.excluded,
                       .kl = in_rewards > 0 ? std::span<const float>(e.kl) : std::span<const float>(),
-                      .values = e.values});
+                      .values = e.values,
+                      .given = e.given_advantages});
   }
   std::vector<AdvantagesAndReturns<float>> estimated = EstimateAdvantages(scored, algorithm, in_rewards);
   for (size_t i = 0; i < batch->size(); ++i) {

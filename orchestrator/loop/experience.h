@@ -45,6 +45,7 @@ struct Experience {
   std::map<std::string, float> extra_logs;  // of sources that give them
 
   std::vector<float> kl;
+  std::vector<float> given_advantages;  // by algorithm.advantage_command
   std::vector<float> advantages;
   std::vector<float> returns;
   double shaped_reward = 0;     // that advantages are made of: less a baseline, clipped

@@ -235,6 +235,10 @@ absl::Status PpoLoop::Step(int64_t step) {
   metrics.Set("time/forwards", forwards.Seconds());
 
   // 3. KL, rewards, advantages.
+  if (run_.advantages != nullptr) {
+    BeginPhase("advantages");
+    QUARTET_RETURN_IF_ERROR(run_.advantages->Ask(step, &batch));
+  }
   metrics.Set("kl/coefficient", kl_controller_.coefficient());
   QUARTET_RETURN_IF_ERROR(ComputeAdvantages(config_.algorithm(), kl_controller_.coefficient(), &batch));
   AddExperienceMetrics(batch, &metrics);

@@ -15,6 +15,7 @@
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/evaluation/evaluation.h"
+#include "orchestrator/loop/advantage_program.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/run_folder.h"
 #include "orchestrator/terminal/terminal_view.h"
@@ -34,6 +35,8 @@ struct PpoRun {
   TerminalView& view;
   // Where the run goes on after a checkpoint: the trainers have loaded its states.
   std::optional<CheckpointRecord> resume = std::nullopt;
+  // Of advantage_estimator "command"; null of the others.
+  AdvantageProgram* advantages = nullptr;
   // Asked between steps: why the run is to end, with a checkpoint; OK: it goes on.
   std::function<absl::Status()> ending = [] { return absl::OkStatus(); };
   // Called once the services have accepted the run and its folder has begun, with the steps that it makes in all.

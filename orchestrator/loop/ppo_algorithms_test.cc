@@ -62,6 +62,85 @@ class PpoAlgorithmsTest : public PpoTest {
   }
 };
 
+// Programs that read a step's answers and write their advantages.
+class AdvantagesByAProgram : public PpoAlgorithmsTest {
+ protected:
+  RunConfig By(const std::string& command, std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"algorithm.advantage_estimator=command", "algorithm.kl.init_kl_coef=0",
+                             "algorithm.advantage_command.command=" + command});
+    return Config(1, more);
+  }
+  std::string Program(const std::string& answers_to_advantages) {
+    scratch_.Write("adv.py",
+                   "import json, sys\nfor line in sys.stdin:\n    q = json.loads(line)\n    answers = q['answers']\n"
+                   "    said = {'advantages': " +
+                       answers_to_advantages + "}\n    print(json.dumps(said), flush=True)\n");
+    return "python3 " + scratch_.path() + "/adv.py";
+  }
+};
+
+TEST_F(AdvantagesByAProgram, AreThoseOfTheRowOfTheSameName) {
+  ASSERT_TRUE(Run(By("python3 examples/advantages/grpo.py")).ok());
+  const std::vector<float> advantages = Advantages();
+  ASSERT_EQ(advantages.size(), 24);
+  EXPECT_NEAR(advantages.front(), -std::sqrt(0.5), 1e-6);
+  EXPECT_NEAR(advantages.back(), std::sqrt(0.5), 1e-6);
+  EXPECT_THAT(services_.calls(), Each(Not(StartsWith("critic_trainer"))));
+  EXPECT_NEAR(Lines("run/metrics.jsonl").at(0).at("reward/shaped_std"), std::sqrt(0.5), 1e-6);
+}
+
+TEST_F(AdvantagesByAProgram, AreMaxRlsByItsExample) {
+  ASSERT_TRUE(Run(By("python3 examples/advantages/maxrl.py")).ok());
+  EXPECT_EQ(Advantages().front(), -1);  // (0 - 0.5) / 0.5
+  EXPECT_EQ(Advantages().back(), 1);
+}
+
+TEST_F(AdvantagesByAProgram, MayBeOneForEachToken) {
+  const std::string by_token =
+      Program("[[i + x + len(a['rollout_log_probs']) for i, x in enumerate(a['log_probs'])] for a in answers]");
+  const absl::Status without = Run(By(by_token)).status();
+  EXPECT_THAT(std::string(without.message()), AllOf(HasSubstr("step 0"), HasSubstr("KeyError")));
+  const RunConfig with = By(by_token, {"algorithm.advantage_command.arrays=rollout_log_probs,log_probs"});
+  const absl::Status status = Run(with).status();
+  ASSERT_TRUE(status.ok()) << status;
+  const std::vector<float> advantages = Advantages();
+  ASSERT_EQ(advantages.size(), 24);
+  EXPECT_LT(advantages.front(), advantages.back());
+}
+
+TEST_F(AdvantagesByAProgram, OfNoNumberOrOfAnotherLengthEndTheRun) {
+  const auto error = [this](const std::string& advantages) {
+    static int runs = 0;
+    const auto summary = Run(By(Program(advantages), {"run_dir=" + scratch_.path() + "/r" + std::to_string(++runs)}));
+    return std::string(summary.status().message());
+  };
+  EXPECT_THAT(error("[1 for a in answers[1:]]"), HasSubstr("8 numbers or lists of numbers, one an answer"));
+  EXPECT_THAT(error("[[1] for a in answers]"), AllOf(HasSubstr("answer 0"), HasSubstr("a list of 1 advantages")));
+  EXPECT_THAT(error("['much' for a in answers]"), AllOf(HasSubstr("answer 0"), HasSubstr("\"much\"")));
+  EXPECT_THAT(error("[1e300 for a in answers]"), HasSubstr("1e+300"));
+}
+
+TEST_F(AdvantagesByAProgram, IsFoundNotToRunBeforeTheRunBegins) {
+  for (const char* command : {"exit 3", "python3 /nowhere.py", "cat"}) {
+    const absl::Status status = AdvantageProgram::Start(By(command).algorithm()).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << command << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(command));
+  }
+}
+
+TEST_F(AdvantagesByAProgram, WantACommandAndArraysThatThereAre) {
+  const auto error = [](std::vector<std::string> overrides) {
+    overrides.push_back("algorithm.advantage_estimator=command");
+    return std::string(LoadRunConfig("", overrides, "").status().message());
+  };
+  EXPECT_THAT(error({}), HasSubstr("algorithm.advantage_command.command"));
+  EXPECT_THAT(error({"algorithm.advantage_command.command=x", "algorithm.advantage_command.arrays=kl"}),
+              AllOf(HasSubstr("algorithm.advantage_command.arrays"), HasSubstr("log_probs")));
+  EXPECT_THAT(error({"algorithm.advantage_command.command=x", "algorithm.gamma=0.9"}), HasSubstr("gamma"));
+  EXPECT_THAT(std::string(LoadRunConfig("", {"algorithm.advantage_command.command=x"}, "").status().message()),
+              HasSubstr("algorithm.advantage_command"));
+}
+
 TEST_F(PpoAlgorithmsTest, NeitherAskNorSaveACriticWhereTheEstimatorHasNone) {
   services_.Kill("critic_trainer");
   RunConfig config = Config(2, {"algorithm.advantage_estimator=grpo", "algorithm.kl.init_kl_coef=0",

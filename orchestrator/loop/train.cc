@@ -12,6 +12,7 @@
 #include "core/config/batches/call_sizes.h"
 #include "core/config/batches/micro_batches.h"
 #include "core/config/batches/updates.h"
+#include "core/rl/options/estimators.h"
 #include "orchestrator/checks/input_check.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
@@ -24,12 +25,16 @@ namespace {
 
 // What a PPO run reads before anything of it is made or started.
 struct PpoInputs {
+  std::unique_ptr<AdvantageProgram> advantages;  // where algorithm.advantage_command gives them
   std::unique_ptr<Prompts> prompts;
   std::vector<EvaluationSet> evaluation_sets;
 };
 
 absl::Status ReadPpoInputs(RunSession& session, PpoInputs* inputs) {
   const RunConfig& config = session.config();
+  if (EstimatorOf(config.algorithm()).by_program) {
+    QUARTET_ASSIGN_OR_RETURN(inputs->advantages, AdvantageProgram::Start(config.algorithm()));
+  }
   // First, as it is quick: prompts may be many.
   QUARTET_ASSIGN_OR_RETURN(inputs->evaluation_sets,
                            LoadEvaluationSets(config, session.tokenizer(), session.ShowChecking()));
@@ -104,6 +109,7 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
        .folder = session.folder(),
        .view = view,
        .resume = session.resume(),
+       .advantages = inputs.advantages.get(),
        .ending = [&] { return session.cancellation().ending(); },
        .begun =
            [&](int64_t steps) {

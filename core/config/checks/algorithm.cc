@@ -20,7 +20,16 @@ absl::Status CheckEstimator(const AlgorithmConfig& a) {
   std::vector<std::string> names;
   for (const AdvantageEstimator& estimator : AdvantageEstimators()) names.emplace_back(estimator.name);
   QUARTET_RETURN_IF_ERROR(OneOf("algorithm.advantage_estimator", a.advantage_estimator(), names));
-  if (!EstimatorOf(a).compares() || a.gamma() == 1) return absl::OkStatus();
+  const AdvantageCommandConfig& program = a.advantage_command();
+  if (EstimatorOf(a).by_program && program.command().empty()) {
+    return Bad("algorithm.advantage_command.command", "\"\"",
+               "algorithm.advantage_estimator \"command\" needs the program that gives the advantages");
+  }
+  for (const std::string& array : program.arrays()) {
+    QUARTET_RETURN_IF_ERROR(OneOf("algorithm.advantage_command.arrays", array,
+                                  {"ids", "rollout_log_probs", "log_probs", "reference_log_probs"}));
+  }
+  if (!EstimatorOf(a).is_of_whole_answers() || a.gamma() == 1) return absl::OkStatus();
   return NoEffect("algorithm.gamma", absl::StrCat("algorithm.advantage_estimator is \"", a.advantage_estimator(),
                                                   "\", which is of whole answers"));
 }

@@ -72,6 +72,7 @@ constexpr AdvantageEstimator kEstimators[] = {
      .has_baseline = true,
      .normalization = "none",
      .loss_aggregation = "sequence_sum_over_constant"},
+    {.name = "command", .by_program = true, .normalization = "none"},
 };
 
 }  // namespace

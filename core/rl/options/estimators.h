@@ -17,6 +17,7 @@ struct AdvantageEstimator {
   // Turns the rewards of one group, of at least two, into advantages; `batch` is of all rewards of the rollout batch.
   // Null: rewards are not compared.
   void (*compare)(const AlgorithmConfig& algorithm, const Moments& batch, std::span<double> group) = nullptr;
+  bool by_program = false;    // what algorithm.advantage_command says
   bool has_baseline = false;  // which algorithm.group_baseline chooses
   bool divides = false;       // by a standard deviation: group_std_eps, group_std_scale
   // Defaults of algorithm.advantage_normalization and, unless "", of loss_aggregation.
@@ -26,6 +27,8 @@ struct AdvantageEstimator {
   // A reward is compared with those of its group. In a group of one it has nothing to be compared with: the advantage,
   // before token KL and normalisation, is 0 (TRL, NeMo-RL; verl takes the reward itself).
   bool compares() const { return compare != nullptr; }
+  // An answer's tokens share one number, so that nothing is discounted.
+  bool is_of_whole_answers() const { return compares() || by_program; }
 };
 
 std::span<const AdvantageEstimator> AdvantageEstimators();

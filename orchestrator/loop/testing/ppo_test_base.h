@@ -51,6 +51,12 @@ class PpoTest : public ::testing::Test {
     services_.SetConfiguration(config);
     absl::StatusOr<Services> clients = ConnectServices(config, &cancellation_);
     if (!clients.ok()) return clients.status();
+    std::unique_ptr<AdvantageProgram> advantages;
+    if (config.algorithm().advantage_estimator() == "command") {
+      absl::StatusOr<std::unique_ptr<AdvantageProgram>> started = AdvantageProgram::Start(config.algorithm());
+      if (!started.ok()) return started.status();
+      advantages = *std::move(started);
+    }
     TerminalView view(terminal_, false);
     return RunPpo({.config = config,
                    .tokenizer = tokenizer_,
@@ -60,6 +66,7 @@ class PpoTest : public ::testing::Test {
                    .folder = *start->folder,
                    .view = view,
                    .resume = resume.has_value() ? resume : start->resume,
+                   .advantages = advantages.get(),
                    .ending = ending_,
                    .cancellation = told_});
   }

@@ -10,7 +10,7 @@
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
-#include "scorer/rewards/programs/piped_process.h"
+#include "core/service/process/piped_process.h"
 #include "scorer/rewards/reply_json.h"
 
 namespace quartet {

@@ -20,7 +20,7 @@
 #include "core/base/deadline.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "scorer/rewards/programs/piped_process.h"
+#include "core/service/process/piped_process.h"
 #include "scorer/rewards/programs/system_call_filter.h"
 
 namespace quartet {

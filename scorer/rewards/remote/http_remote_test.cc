@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "scorer/rewards/programs/piped_process.h"
+#include "core/service/process/piped_process.h"
 #include "scorer/rewards/remote/remote.h"
 
 namespace quartet {

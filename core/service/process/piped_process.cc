@@ -1,4 +1,4 @@
-#include "scorer/rewards/programs/piped_process.h"
+#include "core/service/process/piped_process.h"
 
 #include <errno.h>
 #include <fcntl.h>
