@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "scorer/rewards/math/grammar.h"
+#include "scorer/rewards/math/products.h"
 #include "scorer/rewards/math/units.h"
 #include "scorer/rewards/math/words.h"
 
@@ -28,6 +29,16 @@ ExpressionPtr InRadians(ExpressionPtr of) {
               {Make(Kind::kMultiply, "", {of->arguments[0], Make(Kind::kConstant, "pi", {})}), MakeNumber(180)});
 }
 
+// Nothing where it is not square.
+std::optional<ExpressionPtr> Determinant(const Expression& matrix) {
+  std::vector<ExpressionPtr> elements;
+  for (const ExpressionPtr& row : matrix.arguments) {
+    if (row->arguments.size() != matrix.arguments.size()) return std::nullopt;
+    elements.insert(elements.end(), row->arguments.begin(), row->arguments.end());
+  }
+  return Make(Kind::kFunction, "determinant", std::move(elements));
+}
+
 std::string Lower(const std::string& text) {
   std::string lower = absl::AsciiStrToLower(text);
   while (!lower.empty() && (lower.back() == '.' || lower.back() == ' ')) lower.pop_back();
@@ -36,14 +47,17 @@ std::string Lower(const std::string& text) {
 
 }  // namespace
 
-ExpressionPtr Grammar::Factor() {
+ExpressionPtr Grammar::Factor(bool may_apply) {
   const Deeper deeper(&tokens_);
   if (failed()) return Fail();
+  const size_t begin = tokens_.at();
   ExpressionPtr base = Base();
   while (!failed()) {
     tokens_.CountLink();
-    if (tokens_.TakeSign("^")) {
-      base = Make(Kind::kPower, "", {std::move(base), Script()});
+    if (may_apply && IsApplied(*base, begin)) {
+      base = Applied(tokens_.TextSince(begin));
+    } else if (tokens_.TakeSign("^")) {
+      base = PowerOf(std::move(base), Script());
     } else if (tokens_.TakeSign("!")) {
       base = Make(Kind::kFunction, "factorial", {std::move(base)});
     } else {
@@ -55,7 +69,7 @@ ExpressionPtr Grammar::Factor() {
 
 ExpressionPtr Grammar::Script() {
   if (tokens_.Sign("{")) return Group();
-  return Signed();
+  return Signed(/*may_apply=*/false);  // f^n(x)
 }
 
 ExpressionPtr Grammar::Argument() {
@@ -256,7 +270,8 @@ ExpressionPtr Grammar::Matrix() {
   const std::string name = tokens_.Peek(1).text;
   tokens_.SkipGroup();
   if (name == "array") tokens_.SkipGroup();
-  if (name != "array" && name.find("matrix") == std::string::npos) return Fail();
+  // Of Vmatrix it is a norm.
+  if ((name != "array" && name.find("matrix") == std::string::npos) || name == "Vmatrix") return Fail();
   std::vector<ExpressionPtr> rows, row;
   while (!failed() && !tokens_.Command("end")) {
     row.push_back(Sum());
@@ -271,7 +286,10 @@ ExpressionPtr Grammar::Matrix() {
   if (!row.empty()) rows.push_back(Make(Kind::kSequence, "row", std::move(row)));
   tokens_.Skip();
   tokens_.SkipGroup();
-  return Make(Kind::kSequence, "matrix", std::move(rows));
+  ExpressionPtr matrix = Make(Kind::kSequence, "matrix", std::move(rows));
+  if (name != "vmatrix") return matrix;
+  const std::optional<ExpressionPtr> determinant = Determinant(*matrix);
+  return determinant.has_value() ? *determinant : Fail();
 }
 
 ExpressionPtr Grammar::Function(const std::string& name) {
@@ -310,7 +328,19 @@ ExpressionPtr Grammar::Function(const std::string& name) {
 }
 
 ExpressionPtr Grammar::Fraction() {
-  ExpressionPtr above = Argument(), below = Argument();
+  // \frac{dy}{dx} is no quotient of numbers.
+  bool with_d = false, begins_with_d = false;
+  const size_t group = tokens_.BracketedAhead();
+  for (size_t i = 0; i < group; ++i) with_d |= IsDifferential(i);
+  begins_with_d = IsDifferential(tokens_.Sign("{") ? 1 : 0);
+  ExpressionPtr above = Argument();
+  const size_t inner = tokens_.Sign("{") ? 1 : 0;
+  const Token& name = tokens_.Peek(inner + 1);
+  const bool d_below = inner == 1 && IsDifferential(1) && (name.kind == Token::Kind::kLetter || IsSymbol(name.text));
+  ExpressionPtr below = Argument();
+  if (d_below && with_d) {
+    return begins_with_d ? Make(Kind::kApply, "derivative", {std::move(above), std::move(below)}) : Fail();
+  }
   // \frac{10\text{ m}}{2\text{ s}}
   if (above->kind == Kind::kQuantity && below->kind == Kind::kQuantity) {
     const auto unit = ReadUnit(above->name + "/" + below->name);
@@ -365,6 +395,7 @@ ExpressionPtr Grammar::OfCommand(const std::string& name) {
   if (name == "lceil") return Between("ceil", "rceil");
   if (name == "begin") return Matrix();
   if (IsFunction(name)) return Function(name);
+  if (IsOperator(name)) return Operator(name);
   tokens_.Skip();
   if (name == "frac") return Fraction();
   if (name == "binom") {
@@ -379,6 +410,8 @@ ExpressionPtr Grammar::OfCommand(const std::string& name) {
   }
   if (name == "pi") return Make(Kind::kConstant, "pi", {});
   if (name == "infty") return Make(Kind::kConstant, "oo", {});
+  if (name == "emptyset") return Make(Kind::kSet, "", {});
+  if (name == "partial") return Symbol(name);
   if (name == "reals") return Symbol("mathbb R");
   if (IsMark(name)) return Marked(name);
   if (IsSymbol(name)) return Symbol(name);

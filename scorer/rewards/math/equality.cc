@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "scorer/rewards/math/evaluate.h"
 #include "scorer/rewards/math/lexer.h"
 #include "scorer/rewards/math/names.h"
@@ -96,9 +97,7 @@ bool SameQuantity(const ExpressionPtr& a, const ExpressionPtr& b, Doubt* doubt) 
 
 // Letters that are all that is said, and words: "ACB" is not "ABC", "No" is "no". Nothing where either is neither.
 std::optional<bool> SameWords(const Expression& a, const Expression& b) {
-  const auto letters = [](const Expression& of) {
-    return of.kind == Kind::kMultiply && of.name != "call" ? of.name : "";
-  };
+  const auto letters = [](const Expression& of) { return of.kind == Kind::kMultiply ? of.name : ""; };
   const auto words = [&](const Expression& of) { return of.kind == Kind::kText ? of.name : letters(of); };
   const std::string of_a = words(a), of_b = words(b);
   if (of_a.empty() || of_b.empty()) return std::nullopt;
@@ -110,7 +109,7 @@ std::optional<bool> SameWords(const Expression& a, const Expression& b) {
 
 // What makes a set of numbers of it, where the other side is written in another way.
 bool SaysRegion(const Expression& of) {
-  return of.kind == Kind::kUnion || of.kind == Kind::kWithout ||
+  return of.kind == Kind::kUnion || of.kind == Kind::kIntersection || of.kind == Kind::kWithout ||
          (of.kind == Kind::kRelation && of.name != "=" && of.name != "about") ||
          (of.kind == Kind::kSequence && of.name == "chain") || (of.kind == Kind::kSymbol && of.name == "mathbb R");
 }
@@ -132,6 +131,8 @@ bool SameSequence(const Expression& a, const Expression& b, Doubt* doubt) {
   return (a.name[0] == b.name[0] || IsInfinite(*a.arguments[0])) &&
          (a.name[1] == b.name[1] || IsInfinite(*a.arguments[1]));
 }
+
+std::optional<ExpressionPtr> TupleOf(const Expression& of);
 
 bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b, Doubt* doubt) {
   if (a->kind == Kind::kQuantity || b->kind == Kind::kQuantity) {
@@ -178,11 +179,18 @@ bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b, Doubt* doubt
     if (left->kind == Kind::kRelation || right->kind == Kind::kRelation) return false;
     return SameExpression(left, right, doubt);
   }
+  if (a->kind == Kind::kSequence && b->kind == Kind::kSequence && a->name != b->name) {
+    // (1, 2) and a column; but a column is no row.
+    const auto tuple_a = TupleOf(*a), tuple_b = TupleOf(*b);
+    if (tuple_a.has_value() && b->name == "()") return SameExpression(*tuple_a, b, doubt);
+    if (tuple_b.has_value() && a->name == "()") return SameExpression(a, *tuple_b, doubt);
+  }
   if (a->kind != b->kind) return false;
   if (a->kind == Kind::kSymbol) return a->name == b->name;
   switch (a->kind) {
     case Kind::kSet:
     case Kind::kUnion:
+    case Kind::kIntersection:
       return SameInAnyOrder(a->arguments, b->arguments, doubt);
     case Kind::kWithout:
       return SameInOrder(a->arguments, b->arguments, doubt);
@@ -192,6 +200,63 @@ bool SameExpression(const ExpressionPtr& a, const ExpressionPtr& b, Doubt* doubt
       return false;
   }
 }
+
+// Columns are tuples, and so are rows that stand alone: (1, 2) as a matrix.
+std::optional<ExpressionPtr> TupleOf(const Expression& of) {
+  if (of.kind != Kind::kSequence || of.name != "matrix") return std::nullopt;
+  if (of.arguments.size() == 1) return Make(Kind::kSequence, "()", of.arguments[0]->arguments);
+  List elements;
+  for (const ExpressionPtr& row : of.arguments) {
+    if (row->arguments.size() != 1) return std::nullopt;
+    elements.push_back(row->arguments[0]);
+  }
+  return Make(Kind::kSequence, "()", std::move(elements));
+}
+
+// Of two formulas, with a symbol in place of what an unknown function is applied to: the same one where name and
+// arguments are the same. So 2f(x + 1) is f(1 + x) + f(1 + x).
+class Applications {
+ public:
+  explicit Applications(Doubt* doubt) : doubt_(*doubt) {}
+
+  // Nothing where there are too many to compare each with each.
+  std::optional<ExpressionPtr> Named(const ExpressionPtr& of) {
+    List arguments;
+    bool changed = false;
+    for (const ExpressionPtr& argument : of->arguments) {
+      const std::optional<ExpressionPtr> named = Named(argument);
+      if (!named.has_value()) return std::nullopt;
+      changed |= *named != argument;
+      arguments.push_back(*named);
+    }
+    if (of->kind != Kind::kApply) {
+      if (!changed) return of;
+      auto copy = std::make_shared<Expression>(*of);
+      copy->arguments = std::move(arguments);
+      return copy;
+    }
+    constexpr size_t kMost = 30;
+    size_t at = 0;
+    while (at < known_.size() && !(known_[at].first == of->name && SameInOrder(known_[at].second, arguments, &doubt_)))
+      ++at;
+    if (at == kMost) return std::nullopt;
+    if (at == known_.size()) known_.emplace_back(of->name, std::move(arguments));
+    return Make(Kind::kSymbol, absl::StrCat("#", at, " ", of->name), {});
+  }
+
+  bool Name(Formula* formula) {
+    for (ExpressionPtr& element : formula->elements) {
+      const std::optional<ExpressionPtr> named = Named(element);
+      if (!named.has_value()) return false;
+      element = *named;
+    }
+    return true;
+  }
+
+ private:
+  Doubt& doubt_;
+  std::vector<std::pair<std::string, List>> known_;
+};
 
 // --- answers ---
 
@@ -219,7 +284,9 @@ bool SameFormula(const Formula& a, const Formula& b, Doubt* doubt) {
   // A list without brackets is a set; "x = 1, 2" gives both.
   const auto elements = [](const List& list) {
     if (list.size() > 1) return list;
-    const ExpressionPtr one = ValueSaid(*list[0]).value_or(list[0]);
+    const Expression& only = *list[0];
+    const bool in = only.kind == Kind::kRelation && only.name == "in" && IsName(*only.arguments[0]);
+    const ExpressionPtr one = in ? only.arguments[1] : ValueSaid(only).value_or(list[0]);
     return one->kind == Kind::kSet ? one->arguments : List{one};
   };
   if (SameInAnyOrder(elements(of_a), elements(of_b), doubt)) return true;
@@ -251,7 +318,8 @@ std::string Canonical(std::string_view text) {
     return canonical;
   }
   for (const Token& token : *tokens) {
-    if (token.kind == Token::Kind::kCommand) canonical += '\\';
+    // \mid is |.
+    if (token.kind == Token::Kind::kCommand && token.text != "|") canonical += '\\';
     for (const char c : token.text) add(c);
     parted = true;
   }
@@ -277,9 +345,11 @@ bool Same(std::string_view left, std::string_view right, Doubt* doubt) {
   if (canonical_left == canonical_right) return true;
   bool understood = false;
   const auto same = [&](LetterE e) {
-    const auto a = Parse(left, e), b = Parse(right, e);
-    understood |= a.has_value() && b.has_value();
-    return a.has_value() && b.has_value() && SameFormula(*a, *b, doubt);
+    auto a = Parse(left, e), b = Parse(right, e);
+    Applications applications(doubt);
+    if (!a.has_value() || !b.has_value() || !applications.Name(&*a) || !applications.Name(&*b)) return false;
+    understood = true;
+    return SameFormula(*a, *b, doubt);
   };
   if (same(LetterE::kExponent)) return true;
   if ((MayHaveExponent(left) || MayHaveExponent(right)) && same(LetterE::kEuler)) return true;

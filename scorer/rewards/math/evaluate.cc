@@ -1,5 +1,9 @@
 #include "scorer/rewards/math/evaluate.h"
 
+#include <acb_mat.h>
+#include <flint/fmpq_mat.h>
+
+#include <algorithm>
 #include <vector>
 
 namespace quartet::math {
@@ -46,8 +50,47 @@ std::optional<mpq_class> ExactRoot(const mpq_class& of, unsigned long degree) {
   return root;
 }
 
+slong RowsOf(size_t elements) {
+  slong rows = 0;
+  while (static_cast<size_t>(rows * rows) < elements) ++rows;
+  return rows;
+}
+
 std::optional<mpq_class> ExactFunction(const std::string& name, const std::vector<mpq_class>& arguments) {
   const mpq_class& x = arguments[0];
+  if (name == "max") return *std::max_element(arguments.begin(), arguments.end());
+  if (name == "min") return *std::min_element(arguments.begin(), arguments.end());
+  if (name == "gcd" || name == "lcm") {
+    mpz_class all = name == "gcd" ? 0 : 1;
+    for (const mpq_class& one : arguments) {
+      if (!IsInteger(one)) return std::nullopt;
+      (name == "gcd" ? mpz_gcd : mpz_lcm)(all.get_mpz_t(), all.get_mpz_t(), one.get_num_mpz_t());
+    }
+    return mpq_class(all);
+  }
+  if (name == "determinant") {
+    const slong rows = RowsOf(arguments.size());
+    fmpq_mat_t matrix;
+    fmpq_mat_init(matrix, rows, rows);
+    for (slong i = 0; i < rows * rows; ++i) {
+      fmpq_set_mpq(fmpq_mat_entry(matrix, i / rows, i % rows), arguments[i].get_mpq_t());
+    }
+    fmpq_t determinant;
+    fmpq_init(determinant);
+    fmpq_mat_det(determinant, matrix);
+    mpq_class value;
+    fmpq_get_mpq(value.get_mpq_t(), determinant);
+    fmpq_clear(determinant);
+    fmpq_mat_clear(matrix);
+    return value;
+  }
+  if (name == "mod") {
+    if (arguments[1] == 0) return std::nullopt;
+    const mpq_class times = x / arguments[1];
+    mpz_class whole;
+    mpz_fdiv_q(whole.get_mpz_t(), times.get_num_mpz_t(), times.get_den_mpz_t());
+    return x - arguments[1] * whole;
+  }
   if (name == "abs") return abs(x);
   if (name == "sqrt") return ExactRoot(x, 2);
   if (name == "root" && IsInteger(x) && x > 0 && x < 1000) return ExactRoot(arguments[1], x.get_num().get_ui());
@@ -135,6 +178,33 @@ std::optional<Ball> Rounded(const Ball& of, bool up, int bits) {
 
 std::optional<Ball> EncloseFunction(const std::string& name, const std::vector<Ball>& arguments, int bits) {
   const Ball& x = arguments[0];
+  if (name == "determinant") {
+    const slong rows = RowsOf(arguments.size());
+    acb_mat_t matrix;
+    acb_mat_init(matrix, rows, rows);
+    for (slong i = 0; i < rows * rows; ++i) acb_set(acb_mat_entry(matrix, i / rows, i % rows), arguments[i].get());
+    Ball value;
+    acb_mat_det(value.get(), matrix, bits);
+    acb_mat_clear(matrix);
+    return value;
+  }
+  if (name == "mod") {
+    Ball times, value;
+    acb_div(times.get(), x.get(), arguments[1].get(), bits);
+    const std::optional<Ball> whole = Rounded(times, /*up=*/false, bits);
+    if (!whole.has_value()) return std::nullopt;
+    acb_mul(value.get(), arguments[1].get(), whole->get(), bits);
+    acb_sub(value.get(), x.get(), value.get(), bits);
+    return value;
+  }
+  if (name == "max" || name == "min") {
+    Ball value = x;
+    for (const Ball& one : arguments) {
+      if (!one.is_real()) return std::nullopt;
+      (name == "max" ? arb_max : arb_min)(value.real(), value.real(), one.real(), bits);
+    }
+    return value;
+  }
   if (name == "abs") {
     Ball value;
     acb_abs(value.real(), x.get(), bits);
@@ -206,7 +276,7 @@ bool Vanishes(const Ball& term, const Ball& sum) {
 }  // namespace
 
 void CollectSymbols(const Expression& of, std::set<std::string>* symbols) {
-  if (of.kind == Kind::kSymbol || of.kind == Kind::kText) symbols->insert(of.name);
+  if (of.kind == Kind::kSymbol || of.kind == Kind::kText || of.kind == Kind::kApply) symbols->insert(of.name);
   for (const ExpressionPtr& argument : of.arguments) CollectSymbols(*argument, symbols);
 }
 

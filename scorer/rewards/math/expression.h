@@ -19,17 +19,21 @@ struct Expression {
     kSymbol,    // `name`: a variable ("x", "x_1"), or what else stands for itself ("mathbb{R}")
     kConstant,  // `name`: "pi", "e", "i", "oo"
     kAdd,       // of all arguments
-    kMultiply,  // `name`: "" but for "call", written as f(x) is, and for letters that are all there is ("ab", "dog"),
-                // which are these letters and may be a word
+    kMultiply,  // `name`: "" but for letters that are all there is ("ab", "dog"), which are these letters and may be
+                // a word
     kDivide,    // of two
     kPower,     // of two
     kQuantity,  // of one; `name`: its unit, as units.h writes it. Has no value inside of another expression
     kFunction,  // `name` ("sqrt", "sin", "log", "abs", ...) of one argument; "root" and "logb" of two, of which the
-                // first is the degree or base; "binom" of two
+                // first is the degree or base; "binom" and "mod" of two; "determinant" of n * n; "max", "min", "gcd"
+                // and "lcm" of any number
+    kApply,  // a function of which nothing is known ("f", "f^-1", "det", "cross"), of all arguments in order: the same
+             // only where its name and they are
     kSequence,  // in order; `name`: its brackets, such as "()", "[)", "::" (a ratio), "matrix", or "all" and
                 // "either" of conditions
     kSet,       // in any order
     kUnion,     // of sets; in any order
+    kIntersection,
     kWithout,   // a set less another
     kRelation,  // `name`: "=", "about", "<", "<=", "!=", "in", "such" (a name and its
                 // condition, {x | x > 3}); of two

@@ -42,10 +42,12 @@ class Grammar {
   ExpressionPtr Ratio();
   ExpressionPtr Sets();
   ExpressionPtr Sum();
+  // `value` and, where one is next, its modulus.
+  ExpressionPtr Modulo(ExpressionPtr value);
   ExpressionPtr Product();
   // Consumes a sign; nothing where there is none. True: minus.
   std::optional<bool> PlusOrMinus();
-  ExpressionPtr Signed();
+  ExpressionPtr Signed(bool may_apply = true);
   // Whether a factor can begin here, without a sign for times.
   bool BeginsFactor() const;
   // Whether what is next is a unit of `value` or its modulus, that would be a factor else: \frac{\text{m}}{\text{s}},
@@ -57,8 +59,22 @@ class Grammar {
   // `value` of what `words` say.
   ExpressionPtr WithUnit(ExpressionPtr value, const std::string& words);
 
+  // --- applications.cc: what is written as functions are ---
+  // Whether what is next, in brackets, is what `head` is applied to, which began at `begin`, and no factor: of f(x + 1)
+  // and y(x), not of x(x + 1).
+  bool IsApplied(const Expression& head, size_t begin) const;
+  // The brackets, with the arguments that are in them.
+  ExpressionPtr Applied(std::string name);
+  // \det A, \max(a, b).
+  ExpressionPtr Operator(const std::string& name);
+  // Of dy/dx; nothing where what is next is no differential below others.
+  bool TakeDerivative(std::vector<ExpressionPtr>* factors);
+  // What begins a differential, "d" or \partial.
+  bool IsDifferential(size_t ahead) const;
+
   // --- atoms.cc ---
-  ExpressionPtr Factor();
+  // `may_apply`: f(x) is one; else f, before brackets.
+  ExpressionPtr Factor(bool may_apply = true);
   // What is raised: a group, or one thing.
   ExpressionPtr Script();
   // An argument of a command: a group, or one digit, letter or command.

@@ -51,6 +51,8 @@ constexpr std::pair<std::string_view, std::string_view> kSameCommands[] = {
     {"varnothing", "emptyset"},
     {"land", "and"},
     {"lor", "or"},
+    {"wedge", "and"},
+    {"vee", "or"},
     {"backslash", "setminus"},
     {"colon", "colon"},
     {"arcsin", "asin"},
@@ -258,6 +260,19 @@ class Lexer {
     return text_.compare(at, 3, "10^") == 0 || text_.compare(at, 4, "10**") == 0;
   }
 
+  // Whether \times stands before what is marked as a vector.
+  bool VectorFollows() const {
+    std::string_view rest = std::string_view(text_).substr(at_);
+    constexpr std::string_view kLeft = "\\left";
+    while (!rest.empty() && (IsSpace(rest[0]) || rest[0] == '(' || rest[0] == '{' || rest.starts_with(kLeft))) {
+      rest.remove_prefix(rest.starts_with(kLeft) ? kLeft.size() : 1);
+    }
+    constexpr std::string_view kVectors[] = {"\\vec",     "\\overrightarrow", "\\hat", "\\widehat",
+                                             "\\mathbf{", "\\boldsymbol",     "\\bm{"};
+    return std::any_of(std::begin(kVectors), std::end(kVectors),
+                       [rest](std::string_view mark) { return rest.starts_with(mark); });
+  }
+
   bool Command() {
     ++at_;
     if (at_ == text_.size()) return true;
@@ -286,6 +301,7 @@ class Lexer {
         name = space;
       }
     }
+    if (name == "times" && VectorFollows()) name = "cross";
     for (const auto& [other, same] : kSameCommands) {
       if (name == other) {
         name = same;

@@ -13,9 +13,10 @@ bool IsName(const Expression& of) {
   switch (of.kind) {
     case Kind::kSymbol:
     case Kind::kText:
+    case Kind::kApply:
       return true;
     case Kind::kMultiply:
-      if (of.name == "call" || (!of.name.empty() && std::any_of(of.name.begin(), of.name.end(), capital))) return true;
+      if (!of.name.empty() && std::any_of(of.name.begin(), of.name.end(), capital)) return true;
       [[fallthrough]];
     case Kind::kDivide:
       return std::all_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return IsName(*a); });

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "scorer/rewards/math/evaluate.h"
 #include "scorer/rewards/math/grammar.h"
+#include "scorer/rewards/math/products.h"
+#include "scorer/rewards/math/scalars.h"
 #include "scorer/rewards/math/units.h"
 #include "scorer/rewards/math/words.h"
 
@@ -32,15 +34,6 @@ ExpressionPtr Negate(ExpressionPtr of) {
   if (of->kind == Kind::kNumber) return MakeNumber(-of->number, of->decimal);
   if (of->kind == Kind::kQuantity) return Make(Kind::kQuantity, of->name, {Negate(of->arguments[0])});
   return Make(Kind::kMultiply, "", {MakeNumber(-1), std::move(of)});
-}
-
-// f(x), P(A), a(n): a letter of functions before anything in brackets, or another one before a letter or number that
-// is not it.
-bool IsCall(const Expression& name, const Expression& argument) {
-  if (name.kind != Kind::kSymbol) return false;
-  constexpr std::string_view kFunctions = "fghFGHPE";
-  if (kFunctions.find(name.name[0]) != std::string_view::npos) return true;
-  return argument.kind == Kind::kNumber || (argument.kind == Kind::kSymbol && argument.name != name.name);
 }
 
 // Whether a number behind it, without a sign between, is a factor: of (n - 2) 2^n, not of "5 6" or "x2".
@@ -130,16 +123,27 @@ ExpressionPtr Grammar::Ratio() {
 
 ExpressionPtr Grammar::Sets() {
   ExpressionPtr left = Sum();
+  std::optional<Kind> last;
   while (!failed()) {
+    Kind kind;
     if (tokens_.TakeCommand("cup") || tokens_.TakeCommand("bigcup")) {
-      std::vector<ExpressionPtr> parts = left->kind == Kind::kUnion ? left->arguments : std::vector{left};
-      parts.push_back(Sum());
-      left = Make(Kind::kUnion, "", std::move(parts));
+      kind = Kind::kUnion;
+    } else if (tokens_.TakeCommand("cap")) {
+      kind = Kind::kIntersection;
     } else if (tokens_.TakeCommand("setminus")) {
-      left = Make(Kind::kWithout, "", {left, Sum()});
+      kind = Kind::kWithout;
     } else {
       break;
     }
+    // Which comes first of A \cup B \cap C nobody knows.
+    if (last.has_value() && *last != kind && (*last == Kind::kIntersection || kind == Kind::kIntersection)) {
+      return Fail();
+    }
+    last = kind;
+    const bool more = kind == left->kind && kind != Kind::kWithout;
+    std::vector<ExpressionPtr> parts = more ? left->arguments : std::vector{left};
+    parts.push_back(Sum());
+    left = Make(kind, "", std::move(parts));
   }
   return left;
 }
@@ -166,9 +170,9 @@ ExpressionPtr Grammar::Sum() {
     ExpressionPtr term = Product();
     terms.push_back(minus ? Negate(std::move(term)) : std::move(term));
   } while (!failed() && (sign = PlusOrMinus()).has_value());
-  if (terms.size() == 1) return terms[0];
+  if (terms.size() == 1) return Modulo(terms[0]);
   // A unit is that of all terms, at each of them or behind the last one.
-  if (terms.back()->kind != Kind::kQuantity) return Make(Kind::kAdd, "", std::move(terms));
+  if (terms.back()->kind != Kind::kQuantity) return Modulo(Make(Kind::kAdd, "", std::move(terms)));
   const std::string unit = terms.back()->name;
   const size_t with = std::count_if(terms.begin(), terms.end(), [&](const ExpressionPtr& term) {
     return term->kind == Kind::kQuantity && term->name == unit;
@@ -178,6 +182,31 @@ ExpressionPtr Grammar::Sum() {
     if (term->kind == Kind::kQuantity) term = term->arguments[0];
   }
   return Make(Kind::kQuantity, unit, {Make(Kind::kAdd, "", std::move(terms))});
+}
+
+ExpressionPtr Grammar::Modulo(ExpressionPtr value) {
+  const bool brackets = tokens_.Sign("(") && tokens_.Command("pmod", 1);
+  if (brackets) tokens_.Skip();
+  if (!tokens_.TakeCommand("pmod")) return value;
+  const ExpressionPtr modulus = tokens_.Sign("{") ? Group() : Factor();
+  if (brackets) tokens_.Expect(tokens_.Sign(")"));
+  if (failed() || value->kind == Kind::kQuantity) return Fail();
+  const std::optional<mpq_class> exact = Exact(*value, {}), of = Exact(*modulus, {});
+  if (of.has_value() && (of->get_den() != 1 || *of <= 0)) return Fail();
+  // Of an expression it is what is left of it; "x" alone is another answer than "x mod 2".
+  if (IsScalar(*value) && !IsConstant(*value)) {
+    return Make(Kind::kFunction, "mod", {std::move(value), modulus});
+  }
+  // Numbers are residues: 9 and -5 are 2 modulo 7.
+  if (!of.has_value()) {
+    return modulus->kind == Kind::kSymbol ? Make(Kind::kQuantity, "mod " + modulus->name, {std::move(value)}) : Fail();
+  }
+  if (exact.has_value() && exact->get_den() == 1) {
+    mpz_class rest;
+    mpz_fdiv_r(rest.get_mpz_t(), exact->get_num_mpz_t(), of->get_num_mpz_t());
+    value = MakeNumber(rest);
+  }
+  return Make(Kind::kQuantity, "mod " + of->get_str(), {std::move(value)});
 }
 
 bool Grammar::BeginsFactor() const {
@@ -192,7 +221,8 @@ bool Grammar::BeginsFactor() const {
       return token.text == "frac" || token.text == "sqrt" || token.text == "pi" || token.text == "infty" ||
              token.text == "binom" || token.text == "lfloor" || token.text == "lceil" || token.text == "begin" ||
              token.text == "mathbb" || token.text == "{" || (token.text == "|" && bars_ == 0) ||
-             IsFunction(token.text) || IsSymbol(token.text) || IsMark(token.text);
+             token.text == "partial" || IsFunction(token.text) || IsOperator(token.text) || IsSymbol(token.text) ||
+             IsMark(token.text);
     // Numbers: see Product. Words are none of it.
     case Token::Kind::kNumber:
     case Token::Kind::kLetters:
@@ -223,6 +253,15 @@ ExpressionPtr Grammar::Product() {
     if (tokens_.Command("times") || tokens_.Sign("*")) {
       tokens_.Skip();
       factors.push_back(Signed());
+    } else if (tokens_.TakeCommand("cross")) {
+      ExpressionPtr right = Signed();
+      if (IsConstant(*factors.back()) || IsConstant(*right)) {
+        factors.push_back(std::move(right));
+      } else {
+        factors.back() = Make(Kind::kApply, "cross", {factors.back(), std::move(right)});
+      }
+    } else if (tokens_.Sign("/") && TakeDerivative(&factors)) {
+      continue;
     } else if (tokens_.Sign("/") || tokens_.Command("divide")) {
       tokens_.Skip();
       tokens_.CountLink();
@@ -244,26 +283,12 @@ ExpressionPtr Grammar::Product() {
       }
     } else if (!ends && (BeginsFactor() || (tokens_.Peek().kind == Token::Kind::kNumber && !tokens_.Peek().gap_before &&
                                             MayPrecedeNumber(*factors.back(), tokens_.Sign("^", 1))))) {
-      const bool brackets = tokens_.Sign("(") && !tokens_.Peek().space_before;
       factors.push_back(Factor());
-      if (brackets && factors.size() == 2 && IsCall(*factors[0], *factors[1])) {
-        factors = {Make(Kind::kMultiply, "call", std::move(factors))};
-      }
     } else {
       break;
     }
   }
-  ExpressionPtr product = factors.size() == 1 ? factors[0] : Make(Kind::kMultiply, "", std::move(factors));
-  // "modulo 7" is said behind what is a rest.
-  const bool brackets = tokens_.Sign("(") && tokens_.Command("pmod", 1);
-  if (brackets) tokens_.Skip();
-  if (tokens_.TakeCommand("pmod")) {
-    const bool braces = tokens_.TakeSign("{");
-    const std::string modulus = tokens_.TakeText();
-    if (braces) tokens_.Expect(tokens_.Sign("}"));
-    if (brackets) tokens_.Expect(tokens_.Sign(")"));
-    return Make(Kind::kQuantity, "mod " + modulus, {std::move(product)});
-  }
+  ExpressionPtr product = ProductOf(std::move(factors));
   if (product->kind == Kind::kText) return currency.empty() ? product : Fail();
   const std::string words = absl::StrCat(UnitWords(), currency);
   return words.empty() ? product : WithUnit(std::move(product), words);
@@ -331,10 +356,10 @@ ExpressionPtr Grammar::WithUnit(ExpressionPtr value, const std::string& words) {
   return unit->name.empty() ? value : Make(Kind::kQuantity, unit->name, {std::move(value)});
 }
 
-ExpressionPtr Grammar::Signed() {
+ExpressionPtr Grammar::Signed(bool may_apply) {
   bool minus = false;
   while (const std::optional<bool> sign = PlusOrMinus()) minus = minus != *sign;
-  ExpressionPtr factor = Factor();
+  ExpressionPtr factor = Factor(may_apply);
   return minus ? Negate(std::move(factor)) : factor;
 }
 

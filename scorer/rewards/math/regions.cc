@@ -110,6 +110,26 @@ std::optional<Region> Common(const Region& a, const Region& b) {
   return common;
 }
 
+// What is left of the real numbers. Intervals do not touch, so that each gap is one.
+Region Complement(const Region& of) {
+  Region rest;
+  Interval gap = All();
+  bool open = true;  // whether the gap has a lower end: none lies below -oo
+  for (const Interval& interval : of.intervals) {
+    gap.high = interval.low;
+    gap.has_high = !interval.has_low && !IsInfinite(*interval.low);
+    if (open && !(IsInfinite(*interval.low) && !interval.has_low)) rest.intervals.push_back(gap);
+    gap = All();
+    gap.low = interval.high;
+    gap.has_low = !interval.has_high;
+    open = !IsInfinite(*interval.high);
+  }
+  gap.high = Infinity();
+  gap.has_high = false;
+  if (open) rest.intervals.push_back(gap);
+  return rest;
+}
+
 // Of real numbers but for these.
 std::optional<Region> Without(Region of, const std::vector<ExpressionPtr>& numbers) {
   for (const ExpressionPtr& number : numbers) {
@@ -178,10 +198,17 @@ std::optional<Region> RegionOf(const Expression& of) {
     return region;
   }
   if (of.kind == Kind::kUnion) return UnionOf(of.arguments);
+  if (of.kind == Kind::kIntersection) return IntersectionOf(of.arguments);
   if (of.kind == Kind::kWithout) {
     const std::optional<Region> whole = RegionOf(*of.arguments[0]);
-    if (!whole.has_value() || of.arguments[1]->kind != Kind::kSet) return std::nullopt;
-    return Without(*whole, of.arguments[1]->arguments);
+    if (!whole.has_value()) return std::nullopt;
+    std::optional<Region> rest = whole;
+    for (size_t i = 1; i < of.arguments.size() && rest.has_value(); ++i) {
+      const std::optional<Region> less = RegionOf(*of.arguments[i]);
+      if (!less.has_value()) return std::nullopt;
+      rest = Common(*rest, Complement(*less));
+    }
+    return rest;
   }
   if (of.kind == Kind::kSet) {
     for (const ExpressionPtr& number : of.arguments) {

@@ -148,7 +148,7 @@ Truth SameFunction(const Expression& a, const Expression& b, const std::set<std:
 bool IsScalar(const Expression& of) {
   return !Any(of, [](const Expression& e) {
     return e.kind == Kind::kSequence || e.kind == Kind::kSet || e.kind == Kind::kUnion || e.kind == Kind::kWithout ||
-           e.kind == Kind::kRelation;
+           e.kind == Kind::kIntersection || e.kind == Kind::kRelation;
   });
 }
 

@@ -39,6 +39,8 @@ const std::unordered_map<char32_t, std::string_view>& Signs() {
       {0x2208, "\\in "},
       {0x222A, "\\cup "},
       {0x2229, "\\cap "},
+      {0x2227, "\\and "},
+      {0x2228, "\\or "},
       {0x2216, "\\setminus "},
       {0x2205, "\\emptyset "},
       {0x2223, "|"},

@@ -57,6 +57,25 @@ std::string TokenCursor::TakeText() {
   return text;
 }
 
+std::string TokenCursor::TextSince(size_t begin) const {
+  std::string text;
+  for (size_t i = begin; i < std::min(at_, tokens_.size()); ++i) {
+    if (tokens_[i].text != "{" && tokens_[i].text != "}") text += tokens_[i].text;
+  }
+  return text;
+}
+
+size_t TokenCursor::BracketedAhead() const {
+  int depth = 0;
+  size_t ahead = 0;
+  do {
+    if (Sign("(", ahead) || Sign("[", ahead) || Sign("{", ahead) || Command("{", ahead)) ++depth;
+    if (Sign(")", ahead) || Sign("]", ahead) || Sign("}", ahead) || Command("}", ahead)) --depth;
+    ++ahead;
+  } while (depth > 0 && Peek(ahead).kind != Token::Kind::kEnd);
+  return ahead;
+}
+
 std::string TokenCursor::TakeDigit() {
   std::string& number = tokens_[std::min(at_, tokens_.size() - 1)].text;
   std::string digit = number.substr(0, 1);

@@ -50,6 +50,15 @@ class TokenCursor {
   // Fails where the next token is not what must be `there`.
   bool Expect(bool there);
   std::string TakeText();
+  // Where the cursor is, and what stands from there up to where it is later, without braces.
+  size_t at() const { return at_; }
+  std::string TextSince(size_t begin) const;
+  bool StoodAt(std::string_view sign, size_t at) const {
+    return tokens_[at].kind == Token::Kind::kSign && tokens_[at].text == sign;
+  }
+  // What is ahead, at the next token, a bracket, and up to the one that closes it: (x) is three. As many as there are
+  // where none does.
+  size_t BracketedAhead() const;
   // The first digit of the next token, a number, without the others.
   std::string TakeDigit();
   // The index below a letter, as part of its name; empty: there is none.

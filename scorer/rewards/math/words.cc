@@ -103,6 +103,11 @@ std::vector<Token> WithMeanings(const std::vector<Token>& tokens) {
       }
       if (token.kind == Token::Kind::kEnd && !word.empty()) token = {Token::Kind::kText, word};
     }
+    // Minutes are no minimum.
+    if (token.kind != Token::Kind::kCommand && IsOperator(word) && !behind_value &&
+        tokens[end].kind == Token::Kind::kSign && tokens[end].text == "(") {
+      token = {Token::Kind::kCommand, word};
+    }
     if (token.kind == Token::Kind::kEnd && !is_text && word.size() >= 3 &&
         IsFunction(word.substr(0, word.size() - 1))) {
       // "sinx"
@@ -142,6 +147,13 @@ bool IsFunction(std::string_view word) {
   static const auto* names = new std::set<std::string_view>{
       "sin",    "cos",  "tan",  "cot",  "sec", "csc", "asin", "acos", "atan",  "arcsec", "arccsc",
       "arccot", "sinh", "cosh", "tanh", "ln",  "lg",  "log",  "exp",  "asinh", "acosh",  "atanh"};
+  return names->contains(word);
+}
+
+bool IsOperator(std::string_view word) {
+  static const auto* names =
+      new std::set<std::string_view>{"max", "min", "gcd", "lcm", "det", "dim", "deg",  "arg", "ker",
+                                     "Re",  "Im",  "Pr",  "Var", "Cov", "tr",  "rank", "sgn", "adj"};
   return names->contains(word);
 }
 

@@ -12,6 +12,8 @@ namespace quartet::math {
 
 // "sin", "log" and their like.
 bool IsFunction(std::string_view word);
+// "det", "max" and their like, of arguments in brackets or not.
+bool IsOperator(std::string_view word);
 // The function that undoes it, as \sin^{-1} says; empty: it has none here.
 std::string_view InverseOf(std::string_view function);
 // Commands that are a symbol each: Greek letters but \pi, which is a constant; \ell, \emptyset.
