@@ -5,76 +5,17 @@
 #include <set>
 #include <vector>
 
-#include "core/base/splitmix64.h"
 #include "scorer/rewards/math/evaluate.h"
+#include "scorer/rewards/math/points.h"
 
 namespace quartet::math {
 namespace {
 
 using Kind = Expression::Kind;
-using Values = std::map<std::string, mpq_class>;
 
 constexpr int kEnoughPoints = 3;
 constexpr int kCloseBits = 256;
 constexpr int kFewBits = 128;
-
-// How the values of a point are drawn.
-struct Draw {
-  enum class Size { kSmall, kMixed, kWhole };  // in (0.5, 3); up to some power of 10; whole numbers
-  Size size;
-  bool signs;  // either, else positive
-};
-// Positive ones first, where most functions are real. Whole ones for what is real there alone, such as (-1)^n.
-constexpr Draw kDraws[] = {
-    {Draw::Size::kSmall, false}, {Draw::Size::kSmall, false}, {Draw::Size::kSmall, false}, {Draw::Size::kMixed, true},
-    {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},
-    {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},  {Draw::Size::kMixed, true},  {Draw::Size::kMixed, false},
-    {Draw::Size::kMixed, false}, {Draw::Size::kMixed, false}, {Draw::Size::kWhole, false}, {Draw::Size::kWhole, false},
-    {Draw::Size::kWhole, false}, {Draw::Size::kWhole, true},  {Draw::Size::kWhole, true},  {Draw::Size::kWhole, true},
-    {Draw::Size::kSmall, false}, {Draw::Size::kSmall, false}, {Draw::Size::kSmall, false},
-};
-constexpr int kPoints = std::size(kDraws);
-
-mpq_class Drawn(const Draw& draw, uint64_t bits) {
-  const auto take = [&bits](uint64_t below) {
-    const uint64_t taken = bits % below;
-    bits /= below;
-    return static_cast<unsigned long>(taken);
-  };
-  const bool negative = take(2) == 1 && draw.signs;
-  mpq_class value;
-  if (draw.size == Draw::Size::kWhole) {
-    constexpr uint64_t kLargestWhole = 12;
-    value = mpq_class(take(kLargestWhole) + 1);
-  } else if (draw.size == Draw::Size::kSmall) {
-    value = mpq_class(500'000 + take(2'500'000), 1'000'000ul);
-  } else {
-    // (0, 1), (0, 10), (0, 100), (0, 1000), to 6 digits.
-    const unsigned long scales[] = {1'000'000, 100'000, 10'000, 1'000};
-    const unsigned long scale = scales[take(4)];
-    value = mpq_class(1 + take(999'999), scale);
-  }
-  value.canonicalize();
-  return negative ? mpq_class(-value) : value;
-}
-
-// The same value for the same name.
-Values Point(const std::set<std::string>& symbols, int number) {
-  Values point;
-  for (const std::string& symbol : symbols) {
-    uint64_t state = 0x9E3779B97F4A7C15u * (number + 1);
-    for (const char c : symbol) state = SplitMixFinalise(state ^ static_cast<unsigned char>(c));
-    point[symbol] = Drawn(kDraws[number], state);
-  }
-  return point;
-}
-
-std::set<std::string> SymbolsOf(const Expression& a, const Expression& b) {
-  std::set<std::string> symbols;
-  CollectSymbols(a, &symbols);
-  CollectSymbols(b, &symbols);
-  return symbols;
-}
 
 template <typename Predicate>
 bool Any(const Expression& of, Predicate predicate) {
@@ -118,12 +59,13 @@ Truth SeemsSame(const Expression& a, const Expression& b, const Values& point) {
   return acb_overlaps(ball_a->get(), ball_b->get()) ? Truth::kYes : Truth::kNo;
 }
 
-Truth SameFunction(const Expression& a, const Expression& b, const std::set<std::string>& symbols) {
+Truth SameFunction(const Expression& a, const Expression& b) {
+  const Points points(a, b);
   // A domain that |...| makes larger is said with it.
   const bool domains_count = HasAbsolute(a) != HasAbsolute(b);
   int agreed = 0;
-  for (int i = 0; i < kPoints; ++i) {
-    const Values point = Point(symbols, i);
+  for (int i = 0; i < points.count(); ++i) {
+    const Values point = points.at(i);
     const Domain of_a = DomainAt(a, point), of_b = DomainAt(b, point);
     if (of_a == Domain::kReal && of_b == Domain::kReal) {
       const Truth same = agreed < kEnoughPoints ? SameNumber(a, b, point) : SeemsSame(a, b, point);
@@ -135,8 +77,8 @@ Truth SameFunction(const Expression& a, const Expression& b, const std::set<std:
   }
   if (agreed >= kEnoughPoints) return Truth::kYes;
   agreed = 0;
-  for (int i = 0; i < kPoints && agreed < kEnoughPoints; ++i) {
-    const Truth same = SameNumber(a, b, Point(symbols, i));
+  for (int i = 0; i < Points::first_count() && agreed < kEnoughPoints; ++i) {
+    const Truth same = SameNumber(a, b, points.at(i));
     if (same == Truth::kNo) return Truth::kNo;
     agreed += same == Truth::kYes;  // else not defined here: another point
   }
@@ -160,8 +102,7 @@ bool IsInfinite(const Expression& of) {
 }
 
 Truth SameScalar(const Expression& a, const Expression& b) {
-  const std::set<std::string> symbols = SymbolsOf(a, b);
-  if (!symbols.empty()) return SameFunction(a, b, symbols);
+  if (!SymbolsOf(a, b).empty()) return SameFunction(a, b);
   const Truth same = SameNumber(a, b, {});
   return same != Truth::kYes && (HasDecimal(a) || HasDecimal(b)) && Close(a, b) ? Truth::kYes : same;
 }
@@ -180,13 +121,13 @@ bool IsRoughly(const Expression& decimal, const Expression& of) {
 }
 
 bool SameButForFactor(const ExpressionPtr& a, const ExpressionPtr& b, bool positive) {
-  const std::set<std::string> symbols = SymbolsOf(*a, *b);
+  const Points points(*a, *b);
   const auto imaginary = [](const Expression& e) { return e.kind == Kind::kConstant && e.name == "i"; };
   const Among among = Any(*a, imaginary) || Any(*b, imaginary) ? Among::kComplex : Among::kReal;
   std::optional<Ball> ratio;
   int agreed = 0;
-  for (int i = 0; i < kPoints; ++i) {
-    const Values point = Point(symbols, i);
+  for (int i = 0; i < points.count(); ++i) {
+    const Values point = points.at(i);
     const std::optional<Ball> value_a = Enclose(*a, point, kCloseBits, among),
                               value_b = Enclose(*b, point, kCloseBits, among);
     if (!value_a.has_value() || !value_b.has_value() || acb_contains_zero(value_b->get())) continue;
