@@ -169,6 +169,28 @@ TEST(MathEquality, SeesWhatIsTheSameInAnotherForm) {
   }
 }
 
+// Beyond and between the numbers that are in them, however large.
+TEST(MathEquality, ComparesWhereExpressionsTakeAnotherForm) {
+  for (const auto& [a, b] : std::vector<std::pair<const char*, const char*>>{{"|x+80|", "x+80"},
+                                                                             {"|x-10^{40}|", "10^{40}-x"},
+                                                                             {"|x+y+1000|", "x+y+1000"},
+                                                                             {"\\sqrt{(x+5000)^2}", "x+5000"},
+                                                                             {"\\lfloor x/10^{9} \\rfloor", "0"},
+                                                                             {"\\max(0, 1-|x-5000|)", "0"},
+                                                                             {"\\max(0, 1-|2x+5000|)", "0"},
+                                                                             {"\\max(0, 1-|x/70-500|)", "0"},
+                                                                             {"\\max(0, \\frac{1}{10^6}-|x|)", "0"},
+                                                                             {"\\max(x, 10^7)", "10^7"},
+                                                                             {"|x-10^7|+|x-10^8|", "11\\cdot 10^7-2x"},
+                                                                             {"n \\bmod 5000", "n"}}) {
+    EXPECT_FALSE(Equal(a, b)) << a << " and " << b;
+    EXPECT_FALSE(Equal(b, a)) << b << " and " << a;
+  }
+  EXPECT_TRUE(Equal("|x-1000|+|x-3000|", "|3000-x|+|1000-x|"));
+  EXPECT_TRUE(Equal("\\sqrt{x^2-2000x+10^6}", "|x-1000|"));
+  EXPECT_TRUE(Equal("\\max(x, 1000)", "\\frac{x+1000+|x-1000|}{2}"));
+}
+
 TEST(MathEquality, SaysWhereItCannotDecide) {
   EXPECT_EQ(Compare("1/0", "2"), Truth::kUnknown);
   EXPECT_EQ(Compare("2", "\\{1, 9^{9^{9^{9^{9}}}} - 9^{9^{9^{9^{9}}}}\\}"), Truth::kNo) << "a number and two";
@@ -228,7 +250,23 @@ TEST(MathEquality, BoundsTheWorkThatHostileAnswersCause) {
                                                           repeat("^{1}C_", 1000) + "1",
                                                           repeat("{10 \\choose ", 500),
                                                           repeat("ab ", 2500),
-                                                          repeat("x<1\\text{ or }", 400) + "x>2"}) {
+                                                          repeat("x<1\\text{ or }", 400) + "x>2",
+                                                          repeat("f(", 4000),
+                                                          repeat("f(x_{1})+g(x^2)", 500),
+                                                          repeat("|x+1|", 1500),
+                                                          repeat("\\lfloor x/1000\\rfloor+n!+", 250) + "1",
+                                                          repeat("(", 70) + "x" + repeat("\\bmod 9)", 70),
+                                                          repeat("\\begin{vmatrix}1&2\\\\3&", 200),
+                                                          "\\begin{vmatrix}" + repeat("x&", 4000) + "\\end{vmatrix}",
+                                                          repeat("\\frac{d}{dx}", 600) + "x",
+                                                          repeat("d/dx", 1500),
+                                                          repeat("A^{-1}", 1300),
+                                                          repeat("|(", 60) + "x" + repeat(")-1|", 60) + "<1",
+                                                          repeat("(x^{24}-2)", 700) + "<1",
+                                                          "x^{99999999}<1",
+                                                          "x<" + repeat("9", 900),
+                                                          "(x+10^{900})^{24}<0",
+                                                          repeat("\\vec a\\times", 600) + "\\vec a"}) {
     EXPECT_FALSE(Equal("2", text)) << text.substr(0, 20);
   }
   for (const std::string& text :

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "scorer/rewards/math/evaluate.h"
+#include "scorer/rewards/math/inequalities.h"
 #include "scorer/rewards/math/names.h"
 #include "scorer/rewards/math/scalars.h"
 
@@ -42,6 +43,11 @@ Interval All() { return {MinusInfinity(), Infinity(), false, false}; }
 std::string NameIn(const Expression& of) {
   if (of.kind == Kind::kSymbol || of.kind == Kind::kText) return of.name;
   return "";
+}
+
+bool HasFunction(const Expression& of) {
+  return of.kind == Kind::kFunction ||
+         std::any_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return HasFunction(*a); });
 }
 
 // Sorted and joined; nothing where that cannot be told.
@@ -225,14 +231,44 @@ std::optional<Region> RegionOf(const Expression& of) {
     said->name.clear();
     return said;
   }
+  if (of.kind == Kind::kSequence && of.name == "chain" && !IntervalOf(of).has_value()) {
+    return IntersectionOf(of.arguments);
+  }
   if (of.kind == Kind::kSequence && of.name == "all") return IntersectionOf(of.arguments);
   if (of.kind == Kind::kSequence && of.name == "either") return UnionOf(of.arguments);
+  if (const std::optional<Solutions> solutions = Solve(of)) {
+    region.name = solutions->name;
+    const size_t bounds = solutions->bounds.size();
+    for (size_t i = 0; i <= bounds; ++i) {
+      Interval between = All();
+      if (i > 0) between.low = solutions->bounds[i - 1];
+      if (i < bounds) between.high = solutions->bounds[i];
+      if (solutions->between[i]) region.intervals.push_back(between);
+      if (i < bounds && solutions->at_bound[i]) region.intervals.push_back({between.high, between.high, true, true});
+    }
+    if (!Join(&region.intervals)) return std::nullopt;
+    return region;
+  }
   if (of.kind == Kind::kRelation && (of.name == "!=" || of.name == "in")) {
     if (!IsName(*of.arguments[0])) return std::nullopt;
     region.intervals = {All()};
     std::optional<Region> said = of.name == "in" ? RegionOf(*of.arguments[1]) : Without(region, {of.arguments[1]});
     if (said.has_value()) said->name = NameIn(*of.arguments[0]);
     return said;
+  }
+  if (IsInequality(of)) {
+    // |a| < b: -b < a < b. a < |b|: a < b or b < -a.
+    const auto inside = [](const ExpressionPtr& side) {
+      const bool only = side->kind == Kind::kFunction && side->name == "abs" && !HasFunction(*side->arguments[0]);
+      return only ? side->arguments[0] : nullptr;
+    };
+    const auto minus = [](const ExpressionPtr& side) { return Make(Kind::kMultiply, "", {MakeNumber(-1), side}); };
+    const auto less = [&](const ExpressionPtr& left, const ExpressionPtr& right) {
+      return Make(Kind::kRelation, of.name, {left, right});
+    };
+    const ExpressionPtr &left = of.arguments[0], &right = of.arguments[1];
+    if (const ExpressionPtr a = inside(left)) return IntersectionOf({less(a, right), less(minus(right), a)});
+    if (const ExpressionPtr b = inside(right)) return UnionOf({less(left, b), less(b, minus(left))});
   }
   if (const std::optional<ExpressionPtr> interval = IntervalOf(of)) {
     std::optional<Region> said = RegionOf(**interval);
