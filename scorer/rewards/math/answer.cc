@@ -8,10 +8,12 @@
 #include "absl/strings/ascii.h"
 #include "core/answer_extraction/boxed.h"
 #include "scorer/rewards/extract.h"
+#include "scorer/rewards/math/around.h"
 #include "scorer/rewards/math/formulas.h"
 #include "scorer/rewards/math/parser.h"
 #include "scorer/rewards/math/sentences.h"
 #include "scorer/rewards/math/signs.h"
+#include "scorer/rewards/math/value_words.h"
 
 namespace quartet::math {
 namespace {
@@ -112,43 +114,71 @@ std::vector<Mark> Marks(std::string_view text) {
   return marks;
 }
 
+// Of what is no formula: an answer that is given, and not understood.
+constexpr std::string_view kNotUnderstood = "?";
+
 struct Found {
   std::string text;
-  size_t begin;  // of it in its text
+  size_t begin, end;  // of it in its text
 };
 
 // The first formula of `text`, with those that it is joined to, or stretch of mathematics, whichever comes first.
 std::optional<Found> First(std::string_view text) {
   const std::vector<std::string_view> formulas = Formulas(text);
-  const std::string_view before = formulas.empty() ? text : text.substr(0, formulas[0].data() - text.data());
+  const auto begins = [&](std::string_view part) { return static_cast<size_t>(part.data() - text.data()); };
+  const std::string_view before = formulas.empty() ? text : text.substr(0, begins(formulas[0]));
   const std::vector<std::string_view> stretches = Stretches(before, /*behind_mark=*/true);
   for (const std::string_view stretch : stretches) {
-    return Found{std::string(stretch), static_cast<size_t>(stretch.data() - text.data())};
+    return Found{std::string(stretch), begins(stretch), EndIn(text, stretch)};
   }
   if (formulas.empty()) return std::nullopt;
-  return Found{JoinFirst(text, formulas), static_cast<size_t>(formulas[0].data() - text.data())};
+  size_t last = 0;
+  std::string joined = JoinFirst(text, formulas, &last);
+  return Found{std::move(joined), begins(formulas[0]), EndIn(text, formulas[last])};
 }
 
-// The last formulas or stretch that is neither denied nor numbers something.
+// `value`, which ends at `end`, with the factor behind it; kNotUnderstood where something else stands there.
+std::string WithFactor(std::string_view text, size_t end, const std::string& value) {
+  std::string_view behind = text.substr(end);
+  if (behind.starts_with("\\)") || behind.starts_with("\\]") || behind.starts_with("$$")) behind.remove_prefix(2);
+  const std::optional<std::string> factor = FactorBehind(behind, value);
+  return factor.has_value() ? value + *factor : std::string(kNotUnderstood);
+}
+
+// The last formulas, or stretches of mathematics behind them, that are neither denied nor number something: where their
+// sentence says that they are its value, else kNotUnderstood. "" where there are none.
 std::string Last(std::string_view text) {
   std::vector<std::string_view> formulas = Formulas(text), stretches = Stretches(text, /*behind_mark=*/false);
   const auto begins = [&](std::string_view part) { return static_cast<size_t>(part.data() - text.data()); };
-  while (!formulas.empty() && IsDeniedAt(text, begins(formulas.back()))) formulas.pop_back();
-  const size_t end = formulas.empty() ? 0 : EndIn(text, formulas.back());
-  while (!stretches.empty() && begins(stretches.back()) >= end) {
-    const size_t at = begins(stretches.back());
-    if (!IsDeniedAt(text, at) && !IsReferenceAt(text, at)) {
-      // "from 2 to 5" is neither.
-      const size_t to = at >= 4 && text.substr(at - 4, 4) == " to " ? at - 4 : kNowhere;
-      if (stretches.size() > 1 && to == EndIn(text, stretches[stretches.size() - 2])) {
-        const size_t from = begins(stretches[stretches.size() - 2]);
-        if (from >= 5 && text.substr(from - 5, 5) == "from ") return std::string(text.substr(from, at - from)) + " ?";
-      }
-      return std::string(stretches.back());
+  size_t sentence = kNowhere;  // of the last value that is none of its sentence's; where it begins
+  while (true) {
+    while (!formulas.empty() && IsDeniedAt(text, begins(formulas.back()))) formulas.pop_back();
+    const bool plain =
+        !stretches.empty() && (formulas.empty() || begins(stretches.back()) >= EndIn(text, formulas.back()));
+    std::vector<std::string_view>& parts = plain ? stretches : formulas;
+    if (parts.empty()) return sentence == kNowhere ? "" : std::string(kNotUnderstood);
+    size_t first = parts.size() - 1;
+    const size_t last = begins(parts.back());
+    if (plain && (IsDeniedAt(text, last) || IsReferenceAt(text, last))) {
+      parts.pop_back();
+      continue;
     }
-    stretches.pop_back();
+    if (sentence != kNowhere && last < sentence) return std::string(kNotUnderstood);
+    std::string joined = JoinLast(text, parts, &first);
+    const size_t begin = begins(parts[first]), end = EndIn(text, parts.back());
+    const bool relates =
+        joined.find_first_of("=<>") != std::string::npos || joined.find("\\equiv") != std::string::npos;
+    const std::string_view before = text.substr(0, begin);
+    if (relates ? !IsDenied(before) : LeadsIn(before)) {
+      return WithFactor(text, end, joined);
+    }
+    for (sentence = begin; sentence > 0; --sentence) {
+      if (text[sentence - 1] == '\n') break;
+      if (sentence >= 2 && text[sentence - 1] == ' ' && std::string_view(".!?").find(text[sentence - 2]) != kNowhere)
+        break;
+    }
+    parts.resize(first);
   }
-  return formulas.empty() ? "" : JoinLast(text, formulas);
 }
 
 // What follows a mark in its line; "" where that is no mathematics. `*words`: what it says in place of it.
@@ -159,30 +189,30 @@ std::string Behind(std::string_view text, const Mark& mark, std::string* words) 
   while (begin < rest.size() && std::string_view(" :*_#\t\n").find(rest[begin]) != kNowhere) ++begin;
   rest.remove_prefix(begin);
   const bool display = rest.starts_with("\\[") || rest.starts_with("$$");
-  const std::string_view line = display ? rest : rest.substr(0, rest.find('\n'));
+  std::string_view line = display ? rest : rest.substr(0, rest.find('\n'));
   if (rest.starts_with("not ")) return "";
+  if (IsDenied(text.substr(0, mark.begin))) return std::string(kNotUnderstood);
+  // "(A) 5", of several answers that were to choose from.
+  if (line.size() > 4 && line[0] == '(' && absl::ascii_isupper(static_cast<unsigned char>(line[1])) &&
+      line.substr(2, 2) == ") " && First(line.substr(4)).has_value()) {
+    begin += 4;
+    line.remove_prefix(4);
+  }
   const std::optional<Found> first = First(line);
   const std::string_view sentence = Sentence(line);
-  constexpr int kMostWordsBefore = 3;
   if (first.has_value()) {
     const std::string_view before = line.substr(0, first->begin);
-    const bool direct = CountWords(before) <= kMostWordsBefore && before.find(',') == kNowhere &&
-                        Sentence(before).size() == before.size();
-    const bool whole = !mark.colon || text.compare(mark.begin, 1, "#") != 0 || CountWords(before) == 0;
+    const bool hashes = text.compare(mark.begin, 1, "#") == 0;
     // "The largest $n$ is 34": the last of what one is after the other.
-    const size_t end =
-        line.find(first->text, first->begin) == first->begin ? first->begin + first->text.size() : kNowhere;
-    if (end != kNowhere) {
-      size_t next = end;
-      while (next < line.size() && std::string_view("$*) ").find(line[next]) != kNowhere) ++next;
-      if (line.substr(next, 3) == "is " && !IsDeniedAt(line, next + 3)) {
-        if (const std::optional<Found> named = First(line.substr(next + 3));
-            named.has_value() && CountWords(line.substr(next + 3, named->begin)) == 0)
-          return named->text;
-      }
+    size_t next = first->end;
+    while (next < line.size() && std::string_view("$*) ").find(line[next]) != kNowhere) ++next;
+    const bool at_once = mark.colon && CountWords(before) == 0;
+    const size_t at = mark.end + begin + first->begin;
+    const bool named = line.substr(next, 3) == "is " && !IsDeniedAt(line, next + 3);
+    if (!named && (at_once || (!hashes && LeadsIn(text.substr(0, at)))) && !IsReferenceAt(text, at)) {
+      return WithFactor(line, first->end, first->text);
     }
-    if (direct && whole && !IsReferenceAt(text, mark.end + begin + first->begin)) return first->text;
-    if (text.compare(mark.begin, 1, "#") == 0) return "";
+    if (hashes) return "";
     if (std::string last = Last(sentence); !last.empty()) return last;
   }
   constexpr size_t kMostBytesOfWords = 80;
@@ -195,7 +225,7 @@ std::string Behind(std::string_view text, const Mark& mark, std::string* words) 
 }  // namespace
 
 std::string AnswerIn(std::string_view response) {
-  const std::string plain = WithPlainSigns(response);
+  const std::string plain = WithDigits(WithPlainSigns(response), LeadsIn);
   std::string_view text = plain;
   constexpr std::string_view kThoughtEnds = "</think>";
   if (const size_t thought = text.rfind(kThoughtEnds); thought != kNowhere) {
@@ -216,15 +246,21 @@ std::string AnswerIn(std::string_view response) {
     if (boxes.empty() && mark->colon && !words.empty() && text[mark->begin] != '#') return words;
     if (last_words.empty()) last_words = words;
   }
-  if (!boxes.empty()) return JoinLast(text, boxes);
+  if (!boxes.empty()) {
+    size_t first = 0;
+    const std::string joined = JoinLast(text, boxes, &first);
+    const std::optional<std::string> factor = FactorAround(text, boxes[first], boxes.back());
+    return factor.has_value() ? joined + *factor : std::string(kNotUnderstood);
+  }
   if (std::string last = Last(text); !last.empty()) return last;
   return last_words;
 }
 
 std::string AnswerOfLabel(std::string_view label) {
-  std::vector<std::string_view> parts = BoxedContents(label);
-  if (parts.empty()) parts = Formulas(label);
-  return parts.empty() ? std::string(StripSpace(label)) : JoinLast(label, parts);
+  const std::string digits = WithDigits(label, LeadsIn);
+  std::vector<std::string_view> parts = BoxedContents(digits);
+  if (parts.empty()) parts = Formulas(digits);
+  return parts.empty() ? std::string(StripSpace(digits)) : JoinLast(digits, parts);
 }
 
 }  // namespace quartet::math

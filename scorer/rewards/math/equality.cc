@@ -77,14 +77,20 @@ bool SameRelation(const Expression& a, const Expression& b, Doubt* doubt) {
   return SameButForFactor(difference(a), difference(b), /*positive=*/!equation);
 }
 
-// A unit on one side alone says nothing more; on both it must be the same. Percent and degrees are also what they
-// stand for.
+// A unit that is known says nothing more on one side alone; on both it must be the same. Percent and degrees are also
+// what they stand for.
 bool SameQuantity(const ExpressionPtr& a, const ExpressionPtr& b, Doubt* doubt) {
   const auto value = [](const ExpressionPtr& of) { return of->kind == Kind::kQuantity ? of->arguments[0] : of; };
   const auto unit = [](const ExpressionPtr& of) { return of->kind == Kind::kQuantity ? of->name : ""; };
-  if (!unit(a).empty() && !unit(b).empty() && unit(a) != unit(b)) return false;
+  if (!unit(a).empty() && !unit(b).empty()) {
+    if (!SameUnit(unit(a), unit(b))) return false;
+  } else if (const ExpressionPtr& of = unit(a).empty() ? b : a; !SaysNothingMore(unit(of))) {
+    // "1 egg"
+    const ExpressionPtr& number = of->arguments[0];
+    if (number->kind != Kind::kNumber || number->number != 1) return false;
+  }
   if (SameExpression(value(a), value(b), doubt)) return true;
-  if (unit(a) == unit(b)) return false;
+  if (SameUnit(unit(a), unit(b))) return false;
   const auto meant = [&](const ExpressionPtr& of) {
     if (unit(of) == kPercent) return Make(Kind::kDivide, "", {value(of), MakeNumber(100)});
     if (unit(of) != kDegree) return value(of);

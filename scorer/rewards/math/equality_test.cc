@@ -56,7 +56,7 @@ TEST(MathEquality, JudgesAsACarefulReaderDoes) {
 }
 
 TEST(MathEquality, FindsTheAnswerThatIsGivenLast) {
-  EXPECT_EQ(AnswerIn("$1$, so \\boxed{2}, $3$"), "2");
+  EXPECT_EQ(AnswerIn("$1$, so \\boxed{2}, as $3$"), "2");
   EXPECT_EQ(AnswerIn("\\boxed{1} and \\boxed{2}"), "1 , 2");
   EXPECT_EQ(AnswerIn("\\boxed{1}. But wait: it is\n\\boxed{2}"), "2");
   EXPECT_EQ(AnswerIn("so $x = 3$ and $y = 4$."), "x = 3 , y = 4");
@@ -141,7 +141,7 @@ TEST(MathEquality, ReadsScientificNotation) {
                                                         {"1e99999", "\\boxed{2e99999}"}}) {
     EXPECT_FALSE(Same(label, response)) << label << " and " << response;
   }
-  EXPECT_EQ(AnswerIn("of 12 such, item3e5 is none"), "12");
+  EXPECT_EQ(AnswerIn("There are 12 of them, item3e5 is none"), "12");
 }
 
 TEST(MathEquality, SeesWhatIsTheSameInAnotherForm) {

@@ -119,15 +119,17 @@ std::vector<std::string_view> Formulas(std::string_view text) {
   return formulas;
 }
 
-std::string JoinLast(std::string_view text, const std::vector<std::string_view>& parts) {
-  size_t first = parts.size() - 1;
-  while (first > 0 && Joins(Between(text, parts[first - 1], parts[first]))) --first;
-  return Joined(text, parts, first, parts.size());
+std::string JoinLast(std::string_view text, const std::vector<std::string_view>& parts, size_t* first) {
+  size_t begin = parts.size() - 1;
+  while (begin > 0 && Joins(Between(text, parts[begin - 1], parts[begin]))) --begin;
+  if (first != nullptr) *first = begin;
+  return Joined(text, parts, begin, parts.size());
 }
 
-std::string JoinFirst(std::string_view text, const std::vector<std::string_view>& parts) {
+std::string JoinFirst(std::string_view text, const std::vector<std::string_view>& parts, size_t* last) {
   size_t end = 1;
   while (end < parts.size() && Joins(Between(text, parts[end - 1], parts[end]))) ++end;
+  if (last != nullptr) *last = end - 1;
   return Joined(text, parts, 0, end);
 }
 

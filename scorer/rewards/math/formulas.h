@@ -12,8 +12,9 @@ std::vector<std::string_view> Formulas(std::string_view text);
 
 // Of `parts` of `text`, formulas or boxes: the last, with those before it that commas, "and" or "or" join it to, " , "
 // or " or " between them.
-std::string JoinLast(std::string_view text, const std::vector<std::string_view>& parts);
-// The first, likewise with those behind it.
-std::string JoinFirst(std::string_view text, const std::vector<std::string_view>& parts);
+// `*first`: which of them it begins with.
+std::string JoinLast(std::string_view text, const std::vector<std::string_view>& parts, size_t* first = nullptr);
+// The first, likewise with those behind it. `*last`: which of them it ends with.
+std::string JoinFirst(std::string_view text, const std::vector<std::string_view>& parts, size_t* last = nullptr);
 
 }  // namespace quartet::math

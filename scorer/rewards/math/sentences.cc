@@ -208,7 +208,7 @@ class Scanner {
     } else if (open_ && !after_operator_ && !(lower == "in" && end < text_.size() && text_[end] == ' ') &&
                (after_number_ || after_unit_) &&
                (IsUnitWord(word) || lower == "per" || lower == "square" || lower == "cubic" || lower == "squared" ||
-                lower == "sq")) {
+                lower == "cubed" || lower == "factorial" || lower == "sq")) {
       end_ = at_ = end;
       after_unit_ = true;
       return;

@@ -7,11 +7,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "scorer/rewards/math/value_words.h"
 
 namespace quartet::math {
 namespace {
 
 constexpr size_t kMostBytesOfUnit = 80;
+constexpr char kUnknown = '?';  // before the name of a unit that is neither known nor a plural
 
 // Names of units in one spelling: of each line the first.
 const std::unordered_map<std::string, std::string>& Spellings() {
@@ -62,6 +64,42 @@ const std::unordered_map<std::string, std::string>& Spellings() {
              {"rupee", "rs", "inr"},
              {"gal", "gallon"},
              {"unit"},
+             {"yuan"},
+             {"yen"},
+             {"baht"},
+             {"won"},
+             {"peso"},
+             {"ruble", "rouble"},
+             {"rupiah"},
+             {"rand"},
+             {"franc"},
+             {"penny", "pence", "pennies"},
+             {"week", "wk", "wks"},
+             {"month", "mos"},
+             {"decade"},
+             {"century", "centuries"},
+             {"acre"},
+             {"hectare"},
+             {"ton", "tonne"},
+             {"cup"},
+             {"pint"},
+             {"quart"},
+             {"tablespoon", "tbsp"},
+             {"teaspoon", "tsp"},
+             {"radian", "rad"},
+             {"mph"},
+             {"kph", "kmph", "kmh"},
+             {"rpm"},
+             {"calorie", "cal"},
+             {"kcal"},
+             {"atm"},
+             {"mmHg", "mmhg"},
+             {"dB", "db", "decibel"},
+             {"pt", "pts"},
+             {"piece", "pcs"},
+             {"page", "pp"},
+             {"kilo"},
+             {"BTU", "btu"},
          }) {
       for (const char* name : names) (*all)[name] = *names.begin();
     }
@@ -70,27 +108,18 @@ const std::unordered_map<std::string, std::string>& Spellings() {
   return *spellings;
 }
 
-unsigned long NumberOf(const std::string& word) {
-  static const auto* numbers = new std::unordered_map<std::string, unsigned long>{{"hundred", 100},
-                                                                                  {"thousand", 1000},
-                                                                                  {"million", 1'000'000},
-                                                                                  {"billion", 1'000'000'000},
-                                                                                  {"trillion", 1'000'000'000'000},
-                                                                                  {"dozen", 12}};
-  for (const std::string& name : {word, word.substr(0, word.size() - word.ends_with('s'))}) {
-    if (const auto number = numbers->find(name); number != numbers->end()) return number->second;
+// A sign as the International System of Units has it: kPa, \mu m, MeV.
+bool IsSign(std::string_view word) {
+  for (const std::string_view micro : {"µ", "μ", "micro"}) {
+    if (word.starts_with(micro)) return IsSign(word.substr(micro.size()));
   }
-  return 0;
-}
-
-// Whether it says something about the number, not of what it is one.
-bool IsNoUnit(const std::string& lower) {
-  static const auto* words = new std::set<std::string>{
-      "is",     "are",    "was",    "were",    "isn't",   "aren't",  "not",   "no",    "never",
-      "or",     "and",    "but",    "if",      "maybe",   "than",    "less",  "more",  "fewer",
-      "minus",  "plus",   "times",  "over",    "when",    "where",   "wrong", "false", "incorrect",
-      "except", "unless", "either", "neither", "perhaps", "divided", "mod",   "to"};
-  return words->contains(lower) || lower.ends_with("n't");
+  static const auto* signs = new std::set<std::string_view>{
+      "m",  "s",  "g",  "h",  "L",  "l", "Hz",  "J",   "N",  "W",   "V",   "A",  "K",    "Pa", "mol", "eV",
+      "C",  "F",  "T",  "Wb", "H",  "B", "b",   "cal", "Wh", "bar", "lm",  "lx", "cd",   "sr", "Bq",  "Sv",
+      "Gy", "au", "AU", "ly", "pc", "u", "amu", "ha",  "Da", "ohm", "min", "eq", "torr", "D",  "R",   "G"};
+  if (signs->contains(word)) return true;
+  constexpr std::string_view kPrefixes = "fpnumcdhkMGTP";
+  return word.size() >= 2 && kPrefixes.find(word[0]) != std::string_view::npos && signs->contains(word.substr(1));
 }
 
 std::string Singular(const std::string& word) {
@@ -139,6 +168,7 @@ class UnitReader {
     }
     if (next_power_ != 1 || sign_ != 1) return std::nullopt;  // of nothing
     unit_.name = Name();
+    if (!words_.MayEnd() && !unit_.name.empty()) unit_.name.insert(0, 1, kUnknown);
     return unit_;
   }
 
@@ -156,17 +186,20 @@ class UnitReader {
       ++at_;
     }
     const std::string lower = absl::AsciiStrToLower(word);
-    if (IsNoUnit(lower)) return false;
+    if (word != "%" && !IsSign(word) && !IsRaise(lower) &&
+        !words_.Take(text_.substr(at_, 3) == "(s)" ? word + "s" : word)) {
+      return false;
+    }
     if (lower == "per") {
       sign_ = -1;
     } else if (lower == "square" || lower == "sq") {
       next_power_ = 2;
     } else if (lower == "cubic" || lower == "cu") {
       next_power_ = 3;
-    } else if (lower == "squared" || lower == "cubed") {
+    } else if (IsRaise(lower)) {
       return Raise(lower == "squared" ? 2 : 3);
-    } else if (const unsigned long number = powers_.empty() ? NumberOf(lower) : 0) {
-      unit_.factor *= number;
+    } else if (const auto factor = powers_.empty() ? FactorOf(lower) : std::nullopt) {
+      unit_.factor *= *factor;
     } else if (lower != "of" && lower != "a" && lower != "an" && lower != "the") {
       last_ = Spelled(word);
       powers_[last_] += last_power_ = sign_ * next_power_;
@@ -174,6 +207,8 @@ class UnitReader {
     }
     return true;
   }
+
+  static bool IsRaise(const std::string& lower) { return lower == "squared" || lower == "cubed"; }
 
   bool Raise(int power) {
     if (last_.empty() || power == 0) return false;
@@ -228,6 +263,7 @@ class UnitReader {
   const std::string_view text_;
   size_t at_ = 0;
   Unit unit_;
+  WordsBehind words_;
   std::map<std::string, int> powers_;
   std::string last_;
   int last_power_ = 0;
@@ -241,14 +277,17 @@ std::optional<Unit> ReadUnit(std::string_view words) {
   return UnitReader(words).Run();
 }
 
-bool IsNumberWord(std::string_view word) {
-  return NumberOf(absl::AsciiStrToLower(absl::string_view(word.data(), word.size()))) != 0;
+bool SameUnit(std::string_view a, std::string_view b) {
+  const auto known = [](std::string_view name) { return name.substr(name.starts_with(kUnknown)); };
+  return known(a) == known(b);
 }
+
+bool SaysNothingMore(std::string_view unit) { return !unit.starts_with(kUnknown); }
 
 bool IsUnitWord(std::string_view word) {
   if (word.size() < 2) return false;
   const std::string lower = absl::AsciiStrToLower(absl::string_view(word.data(), word.size()));
-  return Spellings().contains(lower) || Spellings().contains(Singular(lower)) || IsNumberWord(lower);
+  return Spellings().contains(lower) || Spellings().contains(Singular(lower)) || FactorOf(word).has_value();
 }
 
 bool IsUnitLetter(char letter) { return absl::string_view("mgshlACFJKLNTVW").find(letter) != absl::string_view::npos; }

@@ -19,13 +19,15 @@ inline constexpr std::string_view kPercent = "%";
 inline constexpr std::string_view kDegree = "degree";
 
 // Of words in one or several spellings, with powers, quotients and "per", "square" and their like; nothing where they
-// deny, compare or join ("or maybe", "is wrong", "more than"). Unknown words are units as they are.
+// change the number (value_words.h). Of unknown words plurals are units as they are; others may be factors ("lakh").
 std::optional<Unit> ReadUnit(std::string_view words);
+// Of names that ReadUnit gave, whether they are one unit, and whether a number says the same with it as without.
+bool SameUnit(std::string_view a, std::string_view b);
+bool SaysNothingMore(std::string_view unit);
 
 // Whether a word of plain text is one behind a number: a unit by an accepted name or sign of two letters or more, or a
-// word for a number.
+// factor.
 bool IsUnitWord(std::string_view word);
-bool IsNumberWord(std::string_view word);
 // "m", "s", ...: beside a "/" that other units are beside, or set as text.
 bool IsUnitLetter(char letter);
 

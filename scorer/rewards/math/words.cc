@@ -84,6 +84,21 @@ std::vector<Token> WithMeanings(const std::vector<Token>& tokens) {
       word = run.letters;
       end = run.end;
     }
+    // "5 squared", of a number.
+    if (!meant.empty() && meant.back().kind == Token::Kind::kNumber) {
+      const std::string lower = absl::AsciiStrToLower(word);
+      if (lower == "squared" || lower == "cubed") {
+        meant.push_back({Token::Kind::kSign, "^"});
+        meant.push_back({Token::Kind::kNumber, lower == "squared" ? "2" : "3"});
+        i = end;
+        continue;
+      }
+      if (lower == "factorial") {
+        meant.push_back({Token::Kind::kSign, "!"});
+        i = end;
+        continue;
+      }
+    }
     const bool after_name = !meant.empty() && meant.back().kind == Token::Kind::kCommand && IsMark(meant.back().text);
     const bool behind_value =
         !meant.empty() && (meant.back().kind == Token::Kind::kNumber || meant.back().text == "degree" ||
