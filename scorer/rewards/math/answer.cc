@@ -55,6 +55,14 @@ std::string_view Sentence(std::string_view text) {
   return text;
 }
 
+// Where the sentence begins that `at` is in.
+size_t SentenceAround(std::string_view text, size_t at) {
+  for (; at > 0 && text[at - 1] != '\n'; --at) {
+    if (at >= 2 && text[at - 1] == ' ' && std::string_view(".!?").find(text[at - 2]) != kNowhere) break;
+  }
+  return at;
+}
+
 int CountWords(std::string_view text) {
   int words = 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -151,7 +159,8 @@ std::string Last(std::string_view text) {
   std::vector<std::string_view> formulas = Formulas(text), stretches = Stretches(text, /*behind_mark=*/false);
   const auto begins = [&](std::string_view part) { return static_cast<size_t>(part.data() - text.data()); };
   size_t sentence = kNowhere;  // of the last value that is none of its sentence's; where it begins
-  while (true) {
+  constexpr int kMostTries = 64;
+  for (int tries = 0; tries < kMostTries; ++tries) {
     while (!formulas.empty() && IsDeniedAt(text, begins(formulas.back()))) formulas.pop_back();
     const bool plain =
         !stretches.empty() && (formulas.empty() || begins(stretches.back()) >= EndIn(text, formulas.back()));
@@ -172,13 +181,10 @@ std::string Last(std::string_view text) {
     if (relates ? !IsDenied(before) : LeadsIn(before)) {
       return WithFactor(text, end, joined);
     }
-    for (sentence = begin; sentence > 0; --sentence) {
-      if (text[sentence - 1] == '\n') break;
-      if (sentence >= 2 && text[sentence - 1] == ' ' && std::string_view(".!?").find(text[sentence - 2]) != kNowhere)
-        break;
-    }
+    if (sentence == kNowhere) sentence = SentenceAround(text, begin);
     parts.resize(first);
   }
+  return std::string(kNotUnderstood);
 }
 
 // What follows a mark in its line; "" where that is no mathematics. `*words`: what it says in place of it.

@@ -50,7 +50,7 @@ class WordsBehind {
   enum class State { kNumber, kAdjective, kTimes, kNoun, kVerb, kPredicate, kFree };
   bool TakeNoun(std::string_view word, const std::string& lower);
   State state_;
-  const bool one_;
+  bool one_;
   bool factor_ = false;
   bool and_ = false;
   bool has_noun_;

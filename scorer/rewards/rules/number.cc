@@ -15,6 +15,8 @@
 #include "core/errors/shown.h"
 #include "core/tokenizer/unicode.h"
 #include "scorer/rewards/extract.h"
+#include "scorer/rewards/math/around.h"
+#include "scorer/rewards/math/value_words.h"
 #include "scorer/rewards/rules/plain_text.h"
 
 namespace quartet {
@@ -330,36 +332,13 @@ constexpr std::string_view kUnits[] = {
 // Words of two letters or fewer that are no products of variables either.
 constexpr std::string_view kShortWords[] = {"a",  "an", "in", "of", "at", "is", "by", "on", "as", "to", "so", "we",
                                             "he", "it", "I",  "am", "pm", "AM", "PM", "if", "us", "US", "UK"};
-// What makes another number of the one before it, or says that there are several; plurals too.
-constexpr std::string_view kNotUnits[] = {
-    "hundred", "thousand", "million", "billion", "trillion", "milliard",  "dozen",   "score",
-    "lakh",    "crore",    "or",      "not",     "wrong",    "incorrect", "half",    "halves",
-    "thirds",  "fourths",  "fifths",  "sixths",  "sevenths", "eighths",   "ninths",  "tenths",
-    "mil",     "mn",       "bn",      "grand",   "тысяч",    "миллион",   "миллиард"};
 // Upright letters that are scales and variables.
 constexpr std::string_view kNoUnitLetters[] = {"k", "M", "B", "x", "y", "z", "n", "i"};
-// Likewise, where it comes at once.
-constexpr std::string_view kOperations[] = {"squared",    "cubed",  "factorial", "plus",   "minus", "over", "divided",
-                                            "multiplied", "choose", "mod",       "modulo", "less",  "and"};
-// Behind "and": a further amount.
-constexpr std::string_view kCounts[] = {"a",    "an",  "one",   "two",   "three", "four",
-                                        "five", "six", "seven", "eight", "nine",  "ten"};
-
 bool IsIn(std::span<const std::string_view> words, std::string_view word) {
   return std::ranges::find(words, word) != words.end();
 }
 
 bool IsGreek(char32_t c) { return c >= 0x370 && c <= 0x3ff; }
-// Whether a run of ideographs says that there are so many thousands and the like, and not kilograms.
-bool Multiplies(std::string_view ideographs) {
-  for (const std::string_view scale : {"十", "百", "万", "亿", "萬", "億", "兆", "分之", "백", "만", "억", "천"}) {
-    if (ideographs.starts_with(scale)) return true;
-  }
-  if (!Consume(&ideographs, "千")) return false;
-  return std::ranges::none_of(std::initializer_list<std::string_view>{"克", "米", "瓦", "卡", "升"},
-                              [&](std::string_view unit) { return ideographs.starts_with(unit); });
-}
-
 // Takes a word: letters, and "'" and "-" between them; ideographs alone.
 std::string_view TakeWord(std::string_view* text) {
   size_t size = 0;
@@ -393,11 +372,11 @@ class Rest {
       } else if (ConsumeStyle(&rest_) || Consume(&rest_, "\\rm") || Consume(&rest_, "\\bf")) {
         upright_ = spaced_ = true;
       } else if (Consume(&rest_, "\\approx")) {
-        return true;
+        return words_.MayEnd();
       } else if (Consume(&rest_, "\\%") || Consume(&rest_, "%") || Consume(&rest_, "^\\circ") ||
                  Consume(&rest_, "^{\\circ}") || Consume(&rest_, "\\degree") || Consume(&rest_, "\\Omega") ||
                  Consume(&rest_, "Ω") || Consume(&rest_, "\u2126") || ConsumeAny(&rest_, kCurrencies)) {
-        unit_ = spaced_ = true;
+        TakeSign();
       } else if (ConsumeAny(&rest_, kClosers)) {
         upright_ = false;
       } else if (Consume(&rest_, "/")) {
@@ -409,18 +388,19 @@ class Rest {
         if (!unit_ || !TakePower(&rest_, 1)) return false;
       } else if (rest_[0] == '<') {
         // A tag, or a special token.
-        return rest_.size() > 1 && (rest_[1] == '/' || rest_[1] == '|' || IsLetter(rest_[1]));
+        return words_.MayEnd() && rest_.size() > 1 && (rest_[1] == '/' || rest_[1] == '|' || IsLetter(rest_[1]));
       } else if (rest_[0] == '=') {
-        return IsWriting(rest_.substr(1));
-      } else if (rest_[0] == '.' || rest_[0] == '?' || (unit_ && rest_[0] == '!')) {
+        return words_.MayEnd() && IsWriting(rest_.substr(1));
+      } else if (rest_[0] == '.' || (unit_ && rest_[0] == '!')) {
+        if (!words_.MayEnd()) return false;
         return rest_.size() == 1 || (rest_[1] != '.' && !IsDigit(rest_[1]) && !IsLetter(rest_[1]));
       } else if (ConsumeAny(&rest_, kPauses)) {
-        return WordsFollow();
+        return words_.MayEnd() && WordsFollow();
       } else if (!TakeUnit()) {
         return false;
       }
     }
-    return true;
+    return words_.MayEnd();
   }
 
   // Whether `text` writes a number out: digits and what computes with them, or a name.
@@ -454,7 +434,7 @@ class Rest {
     if (rest_.empty()) return true;
     const std::string_view word = TakeWord(&rest_);
     if (word.empty()) return false;
-    return word == "a" || word == "I" || (word.size() > 1 && word != "or" && word != "and");
+    return word == "a" || word == "I" || (word.size() > 1 && !math::ChangesValue(word) && word != "and");
   }
 
   // A word of a unit, or a sign that means nothing.
@@ -466,23 +446,25 @@ class Rest {
     return true;
   }
 
+  // A sign of a unit.
+  void TakeSign() {
+    unit_ = spaced_ = true;
+    words_ = math::WordsBehind(/*after_unit=*/true);
+  }
+
   bool TakesWord(std::string_view word, char32_t first) {
-    const std::string lower = Lowercase(word);
     const bool attached = !spaced_ && !unit_;
-    const bool again = std::exchange(joined_, lower == "and");
-    if (IsIdeograph(first)) {
-      if (Multiplies(word)) return false;
-    } else if (attached || (word.size() <= 2 && !upright_)) {
-      if (!IsIn(kUnits, word) && (attached || !IsIn(kShortWords, word))) return false;
-      if (attached && word == "K") return false;  // $72K
+    const bool abbreviated = IsIn(kUnits, word) && (upright_ || word != "K");
+    if (!IsIdeograph(first) && (attached || (word.size() <= 2 && !upright_)) && !abbreviated &&
+        (attached || !IsIn(kShortWords, word))) {
+      return false;
     }
     if (upright_ && IsIn(kNoUnitLetters, word)) return false;
-    if (!unit_ && IsIn(kOperations, lower)) return false;
-    if (again && IsIn(kCounts, lower)) return false;
-    for (const std::string_view other : kNotUnits) {
-      // Their plurals, and those of other languages, begin alike.
-      if (other.size() > 5 ? lower.starts_with(other) : lower == other || lower == std::string(other) + "s")
-        return false;
+    if (math::FactorOf(word).has_value() && words_.AtNumber()) return false;
+    if (abbreviated && words_.AtNumber()) {
+      TakeSign();
+    } else if (!words_.Take(word)) {
+      return false;
     }
     unit_ = true;
     spaced_ = false;
@@ -493,7 +475,7 @@ class Rest {
   bool spaced_ = false;   // there was white space, or another thing that parts words
   bool upright_ = false;  // within \text{} and its like
   bool unit_ = false;     // there was a word or a sign of a unit
-  bool joined_ = false;   // "and" was the last word
+  math::WordsBehind words_;
 };
 
 // "x", "total cost", "f(2)", "\angle ABC", "\text{total}": what may stand before "=".
@@ -538,6 +520,12 @@ std::optional<mpq_class> PlainNumber(std::string_view text) {
   return std::nullopt;
 }
 
+// Lists and comparisons, as labels of other tasks are: ["5"], f(1) == 2.
+bool IsCode(std::string_view label) {
+  label = StripSpace(label);
+  return label.find("==") != std::string_view::npos || (label.starts_with('[') && label.ends_with(']'));
+}
+
 constexpr std::string_view kMark = "####";
 
 // Whether what stands behind a mark is a heading, such as "#### Check" or "#### 2. Check"; the latter where lines
@@ -580,11 +568,15 @@ std::optional<mpq_class> NumberOfAnswer(std::string_view response) {
     const bool is_first = response.substr(0, mark).find(kMark) == std::string_view::npos;
     if (!IsHeading(plain, is_first)) return PlainNumber(plain);
   }
-  return boxed.has_value() ? NumberIn(*boxed) : std::nullopt;
+  if (!boxed.has_value()) return std::nullopt;
+  const std::string plain = Plain(response);
+  const std::optional<std::string_view> content = LastBoxed(plain);
+  const bool alone = content.has_value() && math::FactorAround(plain, *content, *content) == "";
+  return alone ? NumberIn(*content) : std::nullopt;
 }
 
 absl::StatusOr<float> NumberMatch(std::string_view response, std::string_view label) {
-  std::optional<mpq_class> expected = NumberIn(label);
+  std::optional<mpq_class> expected = IsCode(label) ? std::nullopt : NumberIn(label);
   if (!expected.has_value()) expected = NumberOfAnswer(label);
   if (!expected.has_value()) {
     return absl::InvalidArgumentError(
