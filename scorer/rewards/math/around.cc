@@ -131,11 +131,11 @@ bool SaysValueWith(std::string_view lower, std::string_view preposition) {
 
 // What may stand between those and the value.
 bool IsFiller(std::string_view lower) {
-  static const auto* words =
-      new Set{"about",   "approximately", "approx",     "exactly", "simply", "just",    "therefore", "thus",
-              "hence",   "then",          "now",        "also",    "still",  "finally", "only",      "indeed",
-              "clearly", "precisely",     "the",        "a",       "an",     "number",  "value",     "obviously",
-              "always",  "together",      "altogether", "already", "so",     "again",   "actually"};
+  static const auto* words = new Set{
+      "about", "approximately", "approx", "exactly",  "simply",     "just",    "therefore", "thus",    "hence",
+      "then",  "now",           "also",   "still",    "finally",    "only",    "indeed",    "clearly", "precisely",
+      "us",    "him",           "her",    "them",     "me",         "the",     "a",         "an",      "number",
+      "value", "obviously",     "always", "together", "altogether", "already", "so",        "again",   "actually"};
   return words->contains(lower);
 }
 
@@ -331,7 +331,7 @@ bool Leaves(std::string_view behind, bool after_unit, bool one) {
                !words.AtNumber()) {
       if (!words.Take("per")) return false;
       ++i;
-    } else if (OneOf(" \t$*_~})]\"'`{&%#|", c)) {
+    } else if (OneOf(" \t$*_~})]\"'`{&%#|", c) && !behind.substr(i).starts_with("%%")) {
       ++i;
     } else {
       return false;

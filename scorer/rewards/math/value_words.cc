@@ -159,7 +159,8 @@ bool ChangesValue(std::string_view word) {
   static const auto* words = new Words{
       // Alternatives and bounds.
       "or", "but", "than", "least", "most", "minimum", "maximum", "except", "without", "below", "under", "beyond",
-      "upwards", "short", "out", "vs", "versus", "nearly", "almost", "between", "excluding",
+      "upwards", "short", "out", "vs", "versus", "nearly", "almost", "between", "excluding", "binary", "octal", "hex",
+      "hexadecimal", "base",
       // Operations.
       "plus", "minus", "times", "divided", "multiplied", "factorial", "factorials", "squared", "cubed", "mod", "modulo",
       "modulus", "choose", "power", "powers", "raised", "root", "roots", "remainder", "point", "halved", "doubled",
@@ -219,6 +220,66 @@ std::optional<mpz_class> CardinalAt(std::string_view words, size_t* size) {
   return mpz_class(total + group);
 }
 
+namespace {
+
+struct InDigits {
+  std::string digits;
+  size_t end;  // of the words that say so
+};
+
+// "fifth" of "one fifth", "sixths": 5, 6; 0: it is no such word. "one": singular ones count.
+int DenominatorOf(std::string_view word, bool one) {
+  static const auto* all = new std::map<std::string, int, std::less<>>{
+      {"half", 2},  {"third", 3},   {"quarter", 4}, {"fourth", 4}, {"fifth", 5},
+      {"sixth", 6}, {"seventh", 7}, {"eighth", 8},  {"ninth", 9},  {"tenth", 10}};
+  std::string lower = LowerWord(word);
+  if (!one && !lower.ends_with('s')) return 0;
+  if (!one) lower = lower == "halves" ? "half" : lower.substr(0, lower.size() - 1);
+  const auto found = all->find(lower);
+  return found == all->end() ? 0 : found->second;
+}
+
+// The cardinal, or fraction, that begins at `at` in words.
+std::optional<InDigits> CardinalOrFraction(std::string_view text, size_t at) {
+  size_t size = 0;
+  const std::optional<mpz_class> cardinal = CardinalAt(text.substr(at), &size);
+  if (!cardinal.has_value()) return std::nullopt;
+  InDigits said = {cardinal->get_str(), at + size};
+  const auto letter = [&](size_t i) {
+    return i < text.size() && absl::ascii_isalpha(static_cast<unsigned char>(text[i]));
+  };
+  if (said.end + 1 >= text.size() || (text[said.end] != ' ' && text[said.end] != '-') || !letter(said.end + 1))
+    return said;
+  size_t end = said.end + 1;
+  while (letter(end)) ++end;
+  if (const int below = DenominatorOf(text.substr(said.end + 1, end - said.end - 1), *cardinal == 1)) {
+    return InDigits{said.digits + "/" + std::to_string(below), end};
+  }
+  // "one" is a number where it is all that is said.
+  if (*cardinal == 1) return std::nullopt;
+  return said;
+}
+
+constexpr std::string_view kOpensText = "\\text{";
+
+// Behind "negative": the number there. `*opened`: whether the word stands in a \text{} of its own, if there may be one.
+std::optional<InDigits> Negated(std::string_view text, size_t at, bool* opened) {
+  while (at < text.size() && text[at] == ' ') ++at;
+  if (*opened && at < text.size() && text[at] == '}') {
+    ++at;
+  } else {
+    *opened = false;
+  }
+  const bool dollar = at < text.size() && text[at] == '$';
+  at += dollar;
+  const std::string sign = dollar ? "$-" : "-";
+  if (const auto said = CardinalOrFraction(text, at)) return InDigits{sign + said->digits, said->end};
+  if (at < text.size() && text[at] >= '0' && text[at] <= '9') return InDigits{sign, at};
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::string WithDigits(std::string_view text, bool (*leads_in)(std::string_view before)) {
   constexpr size_t kMostBytes = 4096;  // the last ones
   const auto letter = [&](size_t i) {
@@ -226,43 +287,32 @@ std::string WithDigits(std::string_view text, bool (*leads_in)(std::string_view 
   };
   size_t at = text.size() > kMostBytes ? text.size() - kMostBytes : 0;
   while (at > 0 && letter(at) && letter(at - 1)) ++at;
-  size_t converted = 0;  // where the last that was written so ends
-  std::string digits(text.substr(0, at));
+  std::string written(text.substr(0, at));
+  size_t last = 0;  // where the last number that was written so ends
   while (at < text.size()) {
     size_t end = at;
     while (letter(end)) ++end;
     if (end == at || (at > 0 && (letter(at - 1) || text[at - 1] == '\\'))) {
-      digits += text[at++];
+      written += text[at++];
       continue;
     }
     const std::string word = LowerWord(text.substr(at, end - at));
-    size_t next = end, size = 0;
     const bool negative = word == "negative" || word == "minus";
-    if (negative) {
-      while (next < text.size() && (text[next] == ' ' || text[next] == '$')) ++next;
-    } else {
-      next = at;
-    }
-    const auto cardinal = CardinalAt(text.substr(next), &size);
-    const size_t behind = next + size;
-    // "one" is a number where it is all that is said.
-    const bool pronoun =
-        cardinal.has_value() && *cardinal == 1 && behind < text.size() && text[behind] == ' ' && letter(behind + 1);
-    const bool digit = next < text.size() && text[next] >= '0' && text[next] <= '9';
+    bool opened = negative && written.ends_with(kOpensText);  // \text{negative }5
+    const auto said = negative ? Negated(text, end, &opened) : CardinalOrFraction(text, at);
     // "four and five"
     static const auto* joints = new std::set<std::string_view>{" and ", " or ", ", ", ", and ", ", or "};
-    const bool joined = converted > 0 && joints->contains(text.substr(converted, at - converted));
-    if ((negative ? digit || (cardinal.has_value() && !pronoun) : cardinal.has_value() && !pronoun) &&
-        (joined || leads_in(text.substr(0, at)))) {
-      if (negative) digits += (text.substr(end, next - end).find('$') == std::string_view::npos ? "-" : "$-");
-      if (cardinal.has_value()) digits += cardinal->get_str();
-      converted = at = next + (cardinal.has_value() ? size : 0);
-      continue;
+    const bool joined = last > 0 && joints->contains(text.substr(last, at - last));
+    if (said.has_value() && (joined || leads_in(text.substr(0, at)))) {
+      if (opened) written.resize(written.size() - kOpensText.size());
+      written += said->digits;
+      last = at = said->end;
+    } else {
+      written += text.substr(at, end - at);
+      at = end;
     }
-    digits += text.substr(at, end - at);
-    at = end;
   }
-  return digits;
+  return written;
 }
 
 bool WordsBehind::TakeNumber() {
@@ -274,16 +324,13 @@ bool WordsBehind::TakeNumber() {
 
 bool WordsBehind::TakeNoun(std::string_view word, const std::string& lower) {
   constexpr int kMostAdjectives = 4;
-  if (IsPlural(lower) || IsUnitWord(word)) {
+  if (IsPlural(lower) || IsUnitWord(word) || one_) {
     state_ = State::kNoun;
     has_noun_ = true;
     return true;
   }
-  static const auto* short_adjectives =
-      new Words{"us",  "sq", "cu",  "am",  "pm",  "new", "red", "big", "old", "hot", "dry",
-                "wet", "fl", "tin", "pet", "ice", "toy", "one", "oak", "car", "bus", "gold"};
   const bool ascii = std::none_of(lower.begin(), lower.end(), [](char c) { return (c & 0x80) != 0; });
-  if (ascii && lower.size() < 4 && !short_adjectives->contains(lower)) return false;
+  if (ascii && lower.size() < 3 && lower != "us" && lower != "sq" && lower != "cu") return false;
   // Words of other scripts have plurals of their own.
   state_ = ascii ? State::kAdjective : State::kNoun;
   return ++adjectives_ <= kMostAdjectives;
@@ -295,6 +342,7 @@ bool WordsBehind::Take(std::string_view word) {
   if (!word.empty() && (word[0] & 0x80) != 0 && MultipliesIdeograph(word)) return false;
   // "third-grade", "72-year".
   const std::string_view part = word.substr(word.rfind('-') == std::string_view::npos ? 0 : word.rfind('-') + 1);
+  if (lower.ends_with('s') && lower.size() > 3 && Cardinals().contains(lower.substr(0, lower.size() - 1))) return false;
   if (Cardinals().contains(LowerWord(part))) {
     return state_ == State::kFree || (state_ == State::kNoun && MayStandBeforeNumber(before));
   }
@@ -344,6 +392,7 @@ bool WordsBehind::Take(std::string_view word) {
           lower == "makes" || lower == "gives" || lower == "goes" || lower == "does") {
         return true;  // of what it is a number, no more of the number
       }
+      if (lower == "no" && (before == "and" || before == "with")) return true;  // "and no pears"
       return !ChangesValue(part) && !ChangesValue(word) && lower != "less" && lower != "fewer" && lower != "more";
     case State::kVerb:
     case State::kPredicate:
