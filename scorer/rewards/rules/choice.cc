@@ -5,519 +5,353 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "core/answer_extraction/boxed.h"
-#include "core/tokenizer/unicode.h"
 #include "scorer/rewards/extract.h"
+#include "scorer/rewards/rules/choice_words.h"
 #include "scorer/rewards/rules/plain_text.h"
 
 namespace quartet {
 namespace {
 
-using Words = std::span<const std::string_view>;
+using Kind = ChoiceWord::Kind;
+using Meanings = std::initializer_list<std::string_view>;
 
-// What may stand between a letter and what is said of it, beside spaces.
-constexpr std::string_view kAround = " ()[]*\"'_$`{}";
+// What may stand between a letter and what is said of it.
+constexpr std::string_view kBetween[] = {"filler", "the",   "option", "is", "it", "maybe", "also",
+                                         "think",  "right", ":",      "=",  "-",  "—"};
+constexpr std::string_view kBetweenAndComma[] = {"filler", "the",   "option", "is", "it", "maybe", "also",
+                                                 "think",  "right", ":",      "=",  "-",  "—",     ","};
+constexpr size_t kMostBetween = 12;
 
-bool IsInWord(char32_t c) { return c != '_' && IsWordChar(c) && !IsIdeograph(c); }
-bool IsDecimal(char32_t c) { return c >= '0' && c <= '9'; }
+// What may stand before the word that says that an answer is none.
+constexpr std::string_view kBeforeCue[] = {"filler", "is", "think", "maybe"};
+// Behind these a letter is taken, and heads no option.
+constexpr std::string_view kTakes[] = {"is",  "answer", "option",    "choose", "so", "wait",
+                                       "but", "not",    "eliminate", "and",    "or", "think"};
+// Beside what is not understood, what an option may begin with.
+constexpr std::string_view kOptions[] = {"the", "filler", "yes", "no", "true", "maybe", "it", "because"};
+constexpr std::string_view kJoins[] = {"and", "or", "/", "&", "|"};
 
-// The character that ends before `at`, or begins at it; 0: there is none.
-char32_t CharBefore(std::string_view text, size_t at) {
-  if (at == 0) return 0;
-  size_t begin = at - 1;
-  while (begin > 0 && at - begin < 4 && (text[begin] & 0xc0) == 0x80) --begin;
-  return CharOf(text, begin).first;
+bool IsOne(const ChoiceWord& word, std::span<const std::string_view> meanings) {
+  return (word.kind == Kind::kKnown || word.kind == Kind::kMark) &&
+         std::ranges::find(meanings, word.text) != meanings.end();
 }
-char32_t CharBehind(std::string_view text, size_t at) { return at < text.size() ? CharOf(text, at).first : 0; }
-
-// Whether the choice at `at` is no part of a word, a number or a name such as x_A.
-bool StandsAlone(std::string_view text, size_t at, std::string_view choices) {
-  if (choices.find(text[at]) == std::string_view::npos) return false;
-  const char32_t before = CharBefore(text, at), behind = CharBehind(text, at + 1);
-  if (IsInWord(before) || IsInWord(behind) || before == '\\') return false;
-  const auto joins = [](char32_t c) { return c == '\'' || c == '_' || c == '-'; };
-  if (joins(before) && IsInWord(CharBefore(text, at - 1))) return false;
-  if (joins(behind) && IsInWord(CharBehind(text, at + 2))) return false;
-  if (!IsDecimal(static_cast<unsigned char>(text[at]))) return true;
-  if (behind == '%' || before == '-') return false;
-  const auto parts = [](char32_t c) { return c == '.' || c == ',' || c == '/' || c == ':'; };
-  return !(parts(before) && IsDecimal(CharBefore(text, at - 1))) &&
-         !(parts(behind) && IsDecimal(CharBehind(text, at + 2)));
+bool IsOne(const ChoiceWord& word, Meanings meanings) {
+  return IsOne(word, std::span(meanings.begin(), meanings.size()));
 }
 
-// Whether the letter at `at`, which stands alone, is an article or a pronoun: "A total of", "I think".
-bool IsWordAlone(std::string_view text, size_t at) {
-  if ((text[at] != 'A' && text[at] != 'I') || at + 2 >= text.size() || text[at + 1] != ' ' ||
-      !absl::ascii_islower(static_cast<unsigned char>(text[at + 2]))) {
-    return false;
-  }
-  const std::string_view next = text.substr(at + 2);
-  for (const std::string_view word : {"is", "are", "and", "or", "as", "but", "because", "since", "too", "can", "cannot",
-                                      "does", "fits", "must", "was", "nor", "seems"}) {
-    if (next.substr(0, word.size()) == word && !IsInWord(CharBehind(next, word.size()))) return false;
-  }
-  return true;
-}
-
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  absl::AsciiStrToLower(&lower);
-  return lower;
-}
-
-std::string_view WithoutFront(std::string_view text, std::string_view any) {
-  return text.substr(std::min(text.size(), text.find_first_not_of(any)));
-}
-std::string_view WithoutBack(std::string_view text, std::string_view any) {
-  return text.substr(0, text.find_last_not_of(any) + 1);
-}
-
-// What is before `at`, without what may stand between: some bytes.
-std::string_view Before(std::string_view text, size_t at) {
-  constexpr size_t kMostBytes = 64;
-  const size_t begin = at - std::min(at, kMostBytes);
-  return WithoutBack(text.substr(begin, at - begin), kAround);
-}
-
-// Takes one of `words` off the end, or the beginning, where no other letter joins it; ideographs need nothing between.
-bool TakeBack(std::string_view* text, Words words) {
-  for (const std::string_view word : words) {
-    if (!text->ends_with(word)) continue;
-    if (IsInWord(CharOf(word, 0).first) && IsInWord(CharBefore(*text, text->size() - word.size()))) continue;
-    text->remove_suffix(word.size());
-    return true;
-  }
-  return false;
-}
-bool TakeFront(std::string_view* text, Words words) {
-  for (const std::string_view word : words) {
-    if (!text->starts_with(word)) continue;
-    if (IsInWord(CharBefore(word, word.size())) && IsInWord(CharBehind(*text, word.size()))) continue;
-    text->remove_prefix(word.size());
-    return true;
-  }
-  return false;
-}
-
-constexpr std::string_view kDenyNext[] = {
-    "not",        "n't",          "cannot",     "never",       "neither",     "nor",       "except",
-    "without",    "anything but", "other than", "rather than", "instead of",  "eliminate", "eliminates",
-    "eliminated", "eliminating",  "exclude",    "excludes",    "excluded",    "excluding", "rule out",
-    "rules out",  "ruled out",    "ruling out", "reject",      "rejects",     "rejected",  "rejecting",
-    "discard",    "discards",     "discarded",  "cross out",   "crossed out", "不是",      "不选",
-    "不選",       "不",           "并非",       "並非",        "非",          "排除",      "除了"};
-constexpr std::string_view kBetween[] = {"be",     "been",    "option", "options", "choice", "choices",
-                                         "answer", "answers", "letter", "the",     "选项",   "選項"};
-constexpr std::string_view kCopulas[] = {"is",     "are",      "was",     "were",      "would be", "seems",     "looks",
-                                         "can be", "could be", "must be", "should be", "has been", "have been", "是",
-                                         "は",     "选项",     "選項",    "项",        "項"};
-constexpr std::string_view kAdverbs[] = {"also", "both",       "all",       "clearly", "therefore",
-                                         "thus", "definitely", "obviously", "simply",  "just"};
-constexpr std::string_view kDenied[] = {"wrong",     "incorrect", "false",     "not",        "eliminated", "excluded",
-                                        "ruled out", "rejected",  "discarded", "impossible", "too",        "invalid",
-                                        "unlikely",  "错",        "錯",        "不",         "排除",       "被排除",
-                                        "有误",      "並非",      "并非"};
-constexpr std::string_view kDenyBefore[] = {
-    "isn't",    "aren't",    "wasn't",   "cannot", "can't", "can not",     "does not", "doesn't",        "do not",
-    "don't",    "did not",   "didn't",   "fails",  "fail",  "contradicts", "won't",    "wouldn't",       "would not",
-    "couldn't", "could not", "will not", "错",     "錯",    "不",          "ではな",   "ではありません", "被排除"};
-
-// Whether the lower-case text denies the choice at `at`: "not A", "eliminate A", "A is wrong".
-bool IsDenied(std::string_view lower, size_t at) {
-  std::string_view before = Before(lower, at);
-  while (TakeBack(&before, kBetween)) before = WithoutBack(before, kAround);
-  if (TakeBack(&before, kDenyNext) || before.ends_with("n't")) return true;
-  // "the wrong answer is A"
-  if (TakeBack(&before, std::initializer_list<std::string_view>{"is", "was", "would be"})) {
-    before = WithoutBack(before, kAround);
-    while (TakeBack(&before, kBetween)) before = WithoutBack(before, kAround);
-    if (TakeBack(&before, std::initializer_list<std::string_view>{"wrong", "incorrect"})) return true;
-  }
-  std::string_view behind = WithoutFront(lower.substr(at + 1, 64), kAround);
-  if (TakeFront(&behind, kDenyBefore)) return true;
-  if (!TakeFront(&behind, kCopulas)) return false;
-  while (TakeFront(&(behind = WithoutFront(behind, kAround)), kAdverbs) || TakeFront(&behind, kCopulas)) {
-  }
-  return TakeFront(&behind, kDenied);
-}
-
-// A choice that stands alone.
-struct Mention {
-  size_t at;
-  bool denied = false;
-  bool joins_next = false;    // "A, B", "A or B"
-  bool strongly = false;      // by more than a comma
-  bool follows_word = false;  // but "is": "unlike A, B"
+// What a text chooses.
+struct Choosing {
+  char letter = 0;      // 0: several
+  bool plain = true;    // no "might", "perhaps"
+  bool adds = false;    // "also D", "or D": to what was chosen before
+  bool amends = false;  // "no, D", "wait, D"
 };
 
-constexpr size_t kMostBetween = 24;  // bytes between two that are joined
-
-// What joins "A, B", "(A) and (B)", "A \text{ or } B"; sets whether it is more than commas.
-bool Joins(std::string_view between, bool* strongly) {
-  bool joins = *strongly = false;
-  while (!between.empty()) {
-    if (TakeFront(&between, std::initializer_list<std::string_view>{"and", "or", "nor", "和", "或", "及", "与", "と",
-                                                                    "または", "&", "/"})) {
-      joins = *strongly = true;
-    } else if (Consume(&between, ",")) {
-      joins = true;
-    } else if (!ConsumeStyle(&between) && !SkipSpaces(&between)) {
-      if (kAround.find(between[0]) == std::string_view::npos) return false;
-      between.remove_prefix(1);
+// One sentence: which of its letters stand as choices, and what it chooses.
+class Sentence {
+ public:
+  // `lists`: heads of options are no choices. `line`: the sentence is a line of its own.
+  Sentence(std::span<const ChoiceWord> words, bool lists, bool asks, bool line)
+      : words_(words), asks_(asks), line_(line) {
+    for (size_t i = 0; i < words.size(); ++i) {
+      if (words[i].kind == Kind::kLetter && !IsVariable(i) && !EndsName(i) && !(lists && HeadsOption(words, i))) {
+        letters_.push_back(Read(i));
+      }
+    }
+    Spread();
+    live_from_.resize(letters_.size());
+    for (size_t k = letters_.size(); k-- > 0;) {
+      if (k + 1 < letters_.size()) live_from_[k] = live_from_[k + 1];
+      if (IsLive(k)) live_from_[k] = k;
     }
   }
-  return joins;
-}
 
-// "It is B"
-bool SaysWhatItIs(std::string_view lower, size_t at) {
-  std::string_view before = Before(lower, at);
-  return TakeBack(&before, std::initializer_list<std::string_view>{"is", "be", "was", "it's"});
-}
+  bool has_letters() const { return !letters_.empty(); }
 
-bool FollowsWord(std::string_view lower, size_t at) {
-  const std::string_view before = Before(lower, at);
-  return IsInWord(CharBefore(before, before.size())) && !SaysWhatItIs(lower, at);
-}
-
-std::vector<Mention> MentionsIn(std::string_view text, std::string_view lower, std::string_view choices) {
-  std::vector<Mention> mentions;
-  for (size_t at = 0; at < text.size(); ++at) {
-    if (!StandsAlone(text, at, choices) || IsWordAlone(text, at)) continue;
-    if (!mentions.empty()) {
-      Mention& last = mentions.back();
-      const size_t between = at - last.at - 1;
-      last.joins_next = text[last.at] != text[at] && between <= kMostBetween &&
-                        Joins(text.substr(last.at + 1, between), &last.strongly);
+  // What it chooses in words that say so: "the answer is B", "B is right", "so B"; or with a line for itself.
+  std::optional<Choosing> Says() const {
+    if (asks_ && !IsLone()) return std::nullopt;
+    return SaysSo();
+  }
+  // The same, of a question that is affirmed.
+  std::optional<Choosing> SaysSo() const {
+    for (size_t k = letters_.size(); k-- > 0;) {
+      if (IsLive(k) && letters_[k].is_amending) return Of(k);
     }
-    mentions.push_back({.at = at, .denied = IsDenied(lower, at), .follows_word = FollowsWord(lower, at)});
-  }
-  // "not A or C", "A and B are wrong": what is said of one of them is said of all.
-  for (size_t i = 0; i + 1 < mentions.size(); ++i) {
-    if (mentions[i].strongly && mentions[i].joins_next) mentions[i + 1].denied |= mentions[i].denied;
-  }
-  bool group = false;  // of those that end with "and C"
-  for (size_t i = mentions.size(); i-- > 1;) {
-    const Mention& next = mentions[i];
-    Mention& one = mentions[i - 1];
-    group = one.joins_next && (one.strongly || (group && !SaysWhatItIs(lower, one.at)));
-    one.denied |= group && next.denied;
-  }
-  return mentions;
-}
-
-// Whether mention `i` is one of several; where `strongly`, a comma behind a phrase ("unlike A, B") does not make it so.
-bool IsOneOfSeveral(std::span<const Mention> mentions, size_t i, bool strongly) {
-  const auto joined = [&](size_t k) {
-    return mentions[k].joins_next && (!strongly || mentions[k].strongly || !mentions[k].follows_word) &&
-           !mentions[k].denied && !mentions[k + 1].denied;
-  };
-  return (i + 1 < mentions.size() && joined(i)) || (i > 0 && joined(i - 1));
-}
-
-// Whether the choice at `at` is the name of a quantity: "D = 5", "x > B".
-bool IsVariable(std::string_view text, size_t at) {
-  constexpr std::string_view kRelations = "=<>+^";
-  const std::string_view before = WithoutBack(Before(text, at), " $");
-  const char last = before.empty() ? ' ' : before.back();
-  const bool tag = last == '>' && before.size() > 1 && before[before.size() - 2] != ' ';  // or "->"
-  if (kRelations.find(last) != std::string_view::npos && !tag) {
-    return true;
-  }
-  const std::string_view behind = WithoutFront(text.substr(at + 1), " $");
-  if (behind.starts_with('<'))
-    return behind.size() > 1 && (behind[1] == ' ' || IsDecimal(static_cast<unsigned char>(behind[1])));
-  return !behind.empty() && kRelations.find(behind[0]) != std::string_view::npos;
-}
-
-// "A is right", "A is the correct option"
-bool IsAffirmed(std::string_view lower, size_t at) {
-  std::string_view behind = WithoutFront(lower.substr(at + 1, 64), kAround);
-  if (!TakeFront(&behind, kCopulas))
-    return TakeFront(&behind, std::initializer_list<std::string_view>{"正确", "正確", "对", "對"});
-  while (TakeFront(&(behind = WithoutFront(behind, kAround)), kAdverbs) ||
-         TakeFront(&behind, std::initializer_list<std::string_view>{"the", "only"})) {
-  }
-  return TakeFront(
-      &behind, std::initializer_list<std::string_view>{"right", "correct", "true", "best", "正确", "正確", "对", "對"});
-}
-
-// Whether the line of the choice at `at` has nothing else.
-bool IsAloneOnLine(std::string_view text, size_t at) {
-  constexpr std::string_view kMarks = " ()[]*\"'_$`{}.:";
-  const std::string_view before = WithoutBack(Before(text, at), kMarks),
-                         behind = WithoutFront(text.substr(at + 1), kMarks);
-  return (before.empty() || before.back() == '\n') && (behind.empty() || behind[0] == '\n');
-}
-
-// What a choice may follow that it is no name's end.
-constexpr std::string_view kCues[] = {
-    "is",        "be",      "was",        "are",     "it's",     "its",      "that's",    "it",      "answer",
-    "answers",   "option",  "options",    "choice",  "choices",  "letter",   "choose",    "chose",   "chosen",
-    "choosing",  "pick",    "picked",     "picking", "select",   "selected", "selecting", "take",    "taking",
-    "with",      "for",     "say",        "guess",   "think",    "believe",  "so",        "thus",    "hence",
-    "therefore", "then",    "to",         "only",    "as",       "but",      "mean",      "means",   "namely",
-    "just",      "simply",  "definitely", "clearly", "probably", "likely",   "surely",    "get",     "gets",
-    "give",      "gives",   "giving",     "yield",   "yields",   "leave",    "leaves",    "leaving", "conclude",
-    "go",        "correct", "right",      "best",    "final",    "solution", "result",    "if",      "and",
-    "or",        "while",   "whereas",    "unlike",  "est",      "es",       "ist",       "between", "from",
-    "both",      "either"};
-
-// Whether the choice at `at` ends the name of something else: "vitamin C", "point A", "f(B)".
-bool EndsName(std::string_view text, std::string_view lower, size_t at) {
-  constexpr size_t kMostBytes = 32;
-  const size_t begin = at - std::min(at, kMostBytes);
-  const std::string_view opened = lower.substr(begin, at - begin);
-  const std::string_view before = WithoutBack(opened, kAround);
-  if (!IsInWord(CharBefore(before, before.size()))) return false;
-  const bool spaced = before.size() < opened.size() && opened[before.size()] == ' ';
-  const char32_t front = CharBefore(text, at), behind = CharBehind(text, at + 1);
-  const bool enclosed = (front == '(' && behind == ')') || (front == '[' && behind == ']') ||
-                        (front == '*' && (behind == '*' || behind == '.')) || (front == '"' && behind == '"');
-  if (enclosed && spaced) return false;
-  size_t word = before.size();
-  while (word > 0 && (absl::ascii_isalpha(static_cast<unsigned char>(before[word - 1])) || before[word - 1] == '\''))
-    --word;
-  if (word == before.size())
-    return absl::ascii_isdigit(static_cast<unsigned char>(before.back())) != 0;               // other scripts' words
-  if (word > 0 && before[word - 1] == '\\') return !WithoutBack(opened, " ").ends_with('{');  // \text{B}
-  return std::ranges::find(kCues, before.substr(word)) == std::end(kCues) && !before.ends_with("n't");
-}
-
-// Behind these a choice is taken, and heads no list.
-constexpr std::string_view kPicks[] = {"is",   "be",     "was",       "it's",     "answer", "choose", "chose",
-                                       "pick", "picked", "select",    "selected", "take",   "with",   "so",
-                                       "thus", "hence",  "therefore", "option",   "choice"};
-
-// Whether the choice at `at` begins an option: "A) yes", "B. no", at the beginning of a line or behind another option.
-bool HeadsOption(std::string_view text, std::string_view lower, size_t at) {
-  std::string_view behind = WithoutFront(text.substr(at + 1), "*\"_");
-  if (behind.empty() || std::string_view(").:").find(behind[0]) == std::string_view::npos) return false;
-  behind = WithoutFront(behind.substr(1), "*\"_:");
-  if (behind.empty() || behind[0] != ' ') return false;
-  behind = WithoutFront(behind, kAround);
-  if (behind.empty() ||
-      !(IsInWord(CharBehind(behind, 0)) || IsIdeograph(CharBehind(behind, 0)) || behind[0] == '\\' || behind[0] == '-'))
-    return false;
-  if (TakeFront(&behind, kCopulas)) return false;
-  std::string_view before = Before(lower, at);
-  return !TakeBack(&before, kPicks);
-}
-
-// Of a text that says nothing but its choice, as a box does: "B", "(b)", "\text{B}", "B. Paris", "Option B".
-std::optional<char> OnlyLetter(std::string_view text, std::string_view choices) {
-  const std::string lower = Lower(text = StripSpace(text));
-  std::string_view in = lower;
-  for (size_t before = 0; before != in.size();) {
-    before = in.size();
-    TakeFront(&in, std::initializer_list<std::string_view>{"the", "final", "correct", "answer", "option", "choice",
-                                                           "is", ":"});
-    while (ConsumeStyle(&in) || SkipSpaces(&in)) {
+    for (size_t i = words_.size(); i-- > 0;) {
+      if (!IsOne(words_[i], {"answer"})) continue;
+      if (const std::optional<size_t> letter = FirstBehind(i)) return Of(*letter);
     }
-    in = WithoutFront(in, "([*\"'_$`");
-  }
-  in = text.substr(text.size() - in.size());
-  if (in.empty()) return std::nullopt;
-  std::string capital(in);
-  capital[0] = absl::ascii_toupper(static_cast<unsigned char>(capital[0]));
-  if (!StandsAlone(capital, 0, choices) || IsVariable(capital, 0)) return std::nullopt;
-  std::string_view behind = std::string_view(capital).substr(1);
-  if (SkipSpaces(&behind) && IsInWord(CharBehind(behind, 0))) return std::nullopt;
-  const std::vector<Mention> mentions = MentionsIn(capital, Lower(capital), choices);
-  if (mentions.size() > 1 && IsOneOfSeveral(mentions, 0, /*strongly=*/false)) return std::nullopt;
-  return capital[0];
-}
-
-// Whether a box without a choice is one all the same: of another letter, or of several.
-bool ChoosesOtherwise(std::string_view box, std::string_view choices) {
-  constexpr std::string_view kAll = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  if (StripSpace(box).size() == 1 && OnlyLetter(box, kAll).has_value()) return true;
-  const std::vector<Mention> mentions = MentionsIn(box, Lower(box), choices);
-  return mentions.size() > 1 && mentions[0].joins_next;
-}
-
-// Where an "answer" is, by the words for it.
-struct AnswerWord {
-  size_t begin, end;
-};
-std::vector<AnswerWord> AnswerWords(std::string_view lower) {
-  std::vector<AnswerWord> words;
-  for (const std::string_view word : {"answer", "答案", "答え", "정답"}) {
-    for (size_t at = lower.find(word); at != std::string_view::npos; at = lower.find(word, at + word.size())) {
-      words.push_back({at, at + word.size()});
+    std::optional<size_t> last;
+    for (size_t i = 0; i < words_.size(); ++i) {
+      if (IsOne(words_[i], {"choose"})) last = std::max(last, FirstBehind(i));
     }
+    for (size_t k = 0; k < letters_.size(); ++k) {
+      if (IsLive(k) && (letters_[k].is_right || letters_[k].is_led)) last = std::max(last, std::optional(k));
+    }
+    if (!last.has_value() && line_ && IsLone()) last = letters_.size() - 1;
+    return last.has_value() ? std::optional(Of(*last)) : std::nullopt;
   }
-  std::ranges::sort(words, {}, &AnswerWord::begin);
-  return words;
-}
-
-// Where B may be in "B is the right answer", of which `answer` is where the last word begins.
-std::optional<size_t> PlaceNamedAnswer(std::string_view lower, size_t answer) {
-  std::string_view begin = lower.substr(0, answer);
-  const auto take = [&](Words words) {
-    begin = WithoutBack(begin, " ");
-    return TakeBack(&begin, words);
-  };
-  take(std::initializer_list<std::string_view>{"right", "correct", "best", "final", "only"});
-  if (!take(std::initializer_list<std::string_view>{"the"}) || !take(std::initializer_list<std::string_view>{"is"})) {
+  // The last letter that stands as a choice.
+  std::optional<Choosing> Mentions() const {
+    if (asks_ && !IsLone()) return std::nullopt;
+    for (size_t k = letters_.size(); k-- > 0;) {
+      if (IsLive(k)) return Of(k);
+    }
     return std::nullopt;
   }
-  const size_t at = begin.find_last_not_of(kAround);
-  if (at == std::string_view::npos) return std::nullopt;
-  return at;
-}
 
-// Goes through a text's "answer"s.
-class AnswerReader {
- public:
-  AnswerReader(std::string_view text, std::string_view choices)
-      : text_(text), lower_(Lower(text)), choices_(choices), mentions_(MentionsIn(text, lower_, choices)) {}
+  // "No.", "Wait, that is wrong."
+  bool TakesBack() const {
+    return !asks_ && Consists({"no", "wait", "wrong", "not", "is", "it", "right", "filler", "the", ",", "-"}) &&
+           std::ranges::any_of(words_, [](const auto& word) {
+             return IsOne(word, {"no", "wrong", "not"});
+           });
+  }
+  bool Affirms() const { return !words_.empty() && IsOne(words_[0], {"yes"}); }
 
-  std::optional<char> Choice() const {
-    const std::vector<AnswerWord> words = AnswerWords(lower_);
-    for (size_t i = words.size(); i-- > 0;) {
-      bool several = false;
-      const std::optional<char> said = After(words[i], &several);
-      if (said.has_value() || several) return said;
-    }
-    return Last();
+  // Whether the letter there begins an option: "A) yes", not "so A. Yes".
+  static bool HeadsOption(std::span<const ChoiceWord> words, size_t i) {
+    if (!words[i].heads) return false;
+    const size_t next = i + 1 < words.size() && IsOne(words[i + 1], {":", ","}) ? i + 2 : i + 1;
+    if (next < words.size() && words[next].kind != Kind::kOther && !IsOne(words[next], kOptions)) return false;
+    if (i == 0) return true;
+    return !IsOne(words[i - 1], kTakes) &&
+           !(i > 1 && words[i - 1].kind == Kind::kMark && IsOne(words[i - 2], {"answer", "right", "choose", "so"}));
   }
 
  private:
-  // The first mention from `at` on that is not denied, before `end`.
-  std::optional<size_t> MentionFrom(size_t at, size_t end) const {
-    for (auto m = std::ranges::lower_bound(mentions_, at, {}, &Mention::at); m != mentions_.end() && m->at < end; ++m) {
-      if (!m->denied && !IsVariable(text_, m->at)) return m - mentions_.begin();
-    }
-    return std::nullopt;
+  struct Letter {
+    size_t at;
+    char letter;
+    bool is_denied = false;    // "not A", "A is wrong"
+    bool is_other = false;     // what is said of it chooses nothing: "A is large", "if A"
+    bool is_right = false;     // "A is right"
+    bool is_led = false;       // "so A", "it is A"
+    bool is_amending = false;  // "no, A", "wait, A"
+    bool is_chosen = false;    // "answer A", "choose A": directly
+    bool joins_next = false;   // "A, B", "A or B"
+    bool strongly = false;     // by more than a comma
+  };
+
+  bool Consists(Meanings meanings) const {
+    return std::ranges::all_of(words_, [&](const auto& word) { return IsOne(word, meanings); });
+  }
+  // Whether there is nothing but one letter, and marks.
+  bool IsLone() const {
+    return letters_.size() == 1 && IsLive(0) && std::ranges::all_of(words_, [](const auto& word) {
+             return word.kind == Kind::kLetter || word.kind == Kind::kMark || IsOne(word, {"option"});
+           });
   }
 
-  // What is said to be the answer behind, or before, the word for it; sets `*several` where that is more than one.
-  std::optional<char> After(const AnswerWord& word, bool* several) const {
-    const auto chosen = [&](size_t mention) -> std::optional<char> {
-      *several = IsOneOfSeveral(mentions_, mention, /*strongly=*/false);
-      return *several ? std::nullopt : std::optional<char>(text_[mentions_[mention].at]);
-    };
-    std::string_view in = std::string_view(lower_).substr(word.end);
-    const auto take = [&](Words words) {
-      in = WithoutFront(in, " *_");
-      return TakeFront(&in, words);
-    };
-    take(std::initializer_list<std::string_view>{"option", "choice"});
-    // What is denied is for its sentence to see.
-    bool says = in.starts_with(" isn't");
-    if (!says) {
-      says = take(std::initializer_list<std::string_view>{
-          "must be", "should be", "would be", "will be", "has to be", "can only be", "is",     ":",    "=",
-          "—",       "->",        "→",        "应该是",  "應該是",    "应该选",      "應該選", "应为", "應為",
-          "是",      "为",        "為",       "选",      "選",        "は",          "은",     "는"});
-      if (says) take(std::initializer_list<std::string_view>{":", "—"});
-    }
-    take(std::initializer_list<std::string_view>{"option", "choice", "选项", "選項", "选", "選"});
-    size_t at = lower_.size() - in.size();
-    if (says) at = std::min(text_.size(), text_.find_first_not_of("\n *_", at));
-    at = std::min(text_.size(), text_.find_first_not_of(kAround, at));
-    std::string_view styled = text_.substr(at);
-    while (ConsumeStyle(&styled) || SkipSpaces(&styled)) {
-    }
-    if (!styled.empty() && styled.size() < text_.size() - at && text_[at] == '\\') at = text_.size() - styled.size();
-    const auto here = std::ranges::lower_bound(mentions_, at, {}, &Mention::at);
-    const bool direct = here != mentions_.end() && here->at == at;
-    if (direct && !here->denied) return chosen(here - mentions_.begin());
-    // "(b)", "answer: b"
-    if (says && !direct && at < text_.size() && absl::ascii_islower(static_cast<unsigned char>(text_[at]))) {
-      const char32_t behind = CharBehind(text_, at + 1);
-      std::string capital(text_.substr(at, 4));
-      capital[0] = absl::ascii_toupper(static_cast<unsigned char>(capital[0]));
-      const bool bracketed = at > 0 && (text_[at - 1] == '(' || text_[at - 1] == '[' || text_[at - 1] == '*');
-      const bool ends = behind == 0 || behind == ')' || behind == '.' || behind == '\n' || (bracketed && behind != ' ');
-      if (ends && StandsAlone(capital, 0, choices_)) return capital[0];
-    }
-    if (!says && !direct) {
-      const std::optional<size_t> named = PlaceNamedAnswer(lower_, word.begin);
-      const auto mention = std::ranges::lower_bound(mentions_, named.value_or(text_.size()), {}, &Mention::at);
-      if (mention == mentions_.end() || mention->at != named || mention->denied) return std::nullopt;
-      return chosen(mention - mentions_.begin());
-    }
-    constexpr size_t kMostBytes = 200;
-    const std::string_view sentence = text_.substr(0, at + kMostBytes);
-    const size_t end = std::min(sentence.size(), sentence.find_first_of(".!?;\n", at));
-    if (const std::optional<size_t> mention = MentionFrom(at, end)) return chosen(*mention);
-    return std::nullopt;
+  // The name of a quantity: "D = 5", "x > B".
+  bool IsVariable(size_t i) const {
+    static constexpr std::string_view kRelations[] = {"<", ">", "+", "^", "≤", "≥", "~"};
+    if (i + 1 < words_.size() && (IsOne(words_[i + 1], kRelations) || IsOne(words_[i + 1], {"="}))) return true;
+    if (i == 0) return false;
+    if (IsOne(words_[i - 1], {"="})) return i > 1 && words_[i - 2].kind != Kind::kKnown;
+    return IsOne(words_[i - 1], kRelations);
+  }
+  // Of something else: "vitamin C", "point A", "f(B)".
+  bool EndsName(size_t i) const {
+    if (i == 0 || words_[i].enclosed) return false;
+    return words_[i - 1].kind == Kind::kOther || IsOne(words_[i - 1], {"the"});
   }
 
-  // Whether the text has several choices and nothing else: "A\nB\nC".
-  bool ListsAlone() const {
-    size_t characters = 0;
-    for (size_t at = 0; at < text_.size(); at += CharOf(text_, at).second) {
-      const char32_t c = CharOf(text_, at).first;
-      characters += IsInWord(c) || IsIdeograph(c);
+  // The word before `i`, those that may stand between left aside; words_.size(): there is none.
+  size_t Before(size_t i, std::span<const std::string_view> between) const {
+    for (size_t steps = 0; i-- > 0 && steps < kMostBetween; ++steps) {
+      if (!IsOne(words_[i], between)) return i;
     }
-    const bool same =
-        std::ranges::all_of(mentions_, [&](const Mention& m) { return text_[m.at] == text_[mentions_[0].at]; });
-    return characters == mentions_.size() && !same;
+    return words_.size();
+  }
+  bool IsAt(size_t i, Meanings meanings) const { return i < words_.size() && IsOne(words_[i], meanings); }
+
+  Letter Read(size_t at) const {
+    Letter letter{.at = at, .letter = words_[at].text[0]};
+    const size_t cue = Before(at, kBetween);
+    letter.is_denied = IsAt(cue, {"not", "eliminate"});
+    letter.is_chosen = IsAt(cue, {"answer", "choose"});
+    if (letter.is_chosen) {  // "the wrong answer is A", "cannot choose A"
+      letter.is_denied = IsAt(Before(cue, kBeforeCue), {"not", "eliminate", "wrong"});
+    }
+    letter.is_other = IsAt(cue, {"if"});
+    const bool leads = cue == words_.size() && at <= kMostBetween;
+    letter.is_amending = at > 0 && !IsAt(at - 1, {"no"}) && IsAt(Before(at, kBetweenAndComma), {"wait", "no"});
+    letter.is_led = letter.is_amending || IsAt(cue, {"so", "yes", "but", "or"}) ||
+                    (leads && std::any_of(words_.begin(), words_.begin() + at, [](const auto& word) {
+                       return IsOne(word, {"is", "think", "right", ":", "also"});
+                     }));
+    // What is said of it.
+    size_t behind = at + 1;
+    bool is = false;
+    if (IsAt(behind, {":"})) ++behind;
+    while (IsAt(behind, {"is", "maybe", "filler", "the", "also", "option", "it"})) is |= IsAt(behind++, {"is"});
+    if (IsAt(behind, {"wrong"}) || (is && IsAt(behind, {"not", "eliminate"}))) {
+      letter.is_denied = true;
+    } else if (IsAt(behind, {"right"}) || (is && IsAt(behind, {"answer", "choose"}))) {
+      letter.is_right = true;
+    } else if (!IsAt(behind, {"true", "fits"})) {
+      const bool ends = behind == words_.size(), counts = letter.letter >= '0' && letter.letter <= '9';
+      const bool goes_on = !ends && words_[behind].kind == Kind::kOther && !words_[at].enclosed && !words_[at].heads;
+      letter.is_other |=
+          (goes_on && counts) || (!letter.is_chosen && ((is && !ends && !IsAt(at + 1, {"it"})) || goes_on));
+    }
+    return letter;
   }
 
-  // The last that is said to be right, or the one that has a line for itself.
-  std::optional<size_t> LastAffirmed() const {
-    std::optional<size_t> last, alone;
-    std::set<char> lines;
-    for (size_t i = 0; i < mentions_.size(); ++i) {
-      if (mentions_[i].denied || IsOneOfSeveral(mentions_, i, /*strongly=*/true)) continue;
-      if (IsAffirmed(lower_, mentions_[i].at)) last = i;
-      if (!IsAloneOnLine(text_, mentions_[i].at)) continue;
-      lines.insert(text_[mentions_[i].at]);
-      alone = i;
+  // What is said of one of "A, B and C" is said of all.
+  void Spread() {
+    for (size_t k = 0; k + 1 < letters_.size(); ++k) {
+      Letter &one = letters_[k], &next = letters_[k + 1];
+      const std::span<const ChoiceWord> between = words_.subspan(one.at + 1, next.at - one.at - 1);
+      one.strongly = std::ranges::any_of(between, [](const auto& word) { return IsOne(word, kJoins); });
+      one.joins_next =
+          one.letter != next.letter && between.size() <= 6 && !between.empty() &&
+          std::ranges::all_of(
+              between,
+              [](const auto& word) {
+                return IsOne(word, kJoins) || IsOne(word, {",", "the", "option", "filler", "maybe", "also"});
+              }) &&
+          (one.strongly || std::ranges::any_of(between, [](const auto& w) { return IsOne(w, {","}); }));
+      if (one.strongly && one.joins_next) next.is_denied |= one.is_denied;
     }
-    return lines.size() == 1 ? std::max(last, alone) : last;
+    bool group = false;  // of those that end with "and C"
+    for (size_t k = letters_.size(); k-- > 1;) {
+      const Letter& next = letters_[k];
+      Letter& one = letters_[k - 1];
+      group = one.joins_next && (one.strongly || group);
+      if (!group || one.is_chosen || (one.at > 0 && IsOne(words_[one.at - 1], {"is", ":"}))) continue;
+      one.is_denied |= next.is_denied;
+      one.is_other |= next.is_other;
+      one.is_right |= next.is_right;
+    }
   }
 
-  // "(b)" or "option b", where no other is in the text.
-  std::optional<char> SmallLetter() const {
-    std::set<char> letters;
-    for (size_t at = 1; at < text_.size(); ++at) {
-      const char c = absl::ascii_toupper(static_cast<unsigned char>(text_[at]));
-      if (c == text_[at] || choices_.find(c) == std::string_view::npos || IsInWord(CharBehind(text_, at + 1))) continue;
-      std::string_view before = Before(lower_, at);
-      const bool named =
-          text_[at - 1] == ' ' && TakeBack(&before, std::initializer_list<std::string_view>{"option", "choice"});
-      const bool bracketed = text_[at - 1] == '(' && CharBehind(text_, at + 1) == ')';
-      if ((named || bracketed) && !IsDenied(lower_, at)) letters.insert(c);
-    }
-    return letters.size() == 1 ? std::optional<char>(*letters.begin()) : std::nullopt;
+  bool IsLive(size_t k) const { return !letters_[k].is_denied && !letters_[k].is_other; }
+
+  std::optional<size_t> FirstBehind(size_t word) const {
+    const auto first = std::ranges::upper_bound(letters_, word, {}, &Letter::at);
+    return first == letters_.end() ? std::nullopt : live_from_[first - letters_.begin()];
   }
 
-  // The last that stands alone.
-  std::optional<char> Last() const {
-    if (mentions_.empty()) {
-      const std::optional<char> only = OnlyLetter(text_, choices_);
-      return only.has_value() ? only : SmallLetter();
+  // Whether it is only said that it may be so: in its clause, or of it.
+  bool IsHedged(size_t k) const {
+    constexpr size_t kLongest = 24;
+    const size_t at = letters_[k].at;
+    for (size_t i = at; i-- > 0 && at - i < kLongest && !IsOne(words_[i], {",", "so", "but", "because"});) {
+      if (IsOne(words_[i], {"maybe"})) return true;
     }
-    if (ListsAlone()) return std::nullopt;
-    if (const std::optional<size_t> said = LastAffirmed()) return text_[mentions_[*said].at];
-    std::vector<bool> heads;
-    std::set<char> options;
-    for (const Mention& mention : mentions_) {
-      heads.push_back(HeadsOption(text_, lower_, mention.at));
-      if (heads.back()) options.insert(text_[mention.at]);
-    }
-    for (size_t i = mentions_.size(); i-- > 0;) {
-      const size_t at = mentions_[i].at;
-      if (mentions_[i].denied || IsVariable(text_, at) || (heads[i] && options.size() > 1)) continue;
-      if (IsOneOfSeveral(mentions_, i, /*strongly=*/true)) return std::nullopt;
-      if (!EndsName(text_, lower_, at)) return text_[at];
-    }
-    return std::nullopt;
+    size_t behind = letters_[k].at + 1;
+    while (IsAt(behind, {"is", "filler", "the", "also", "it"})) ++behind;
+    return IsAt(behind, {"maybe"});
   }
 
-  const std::string_view text_;
-  const std::string lower_;
-  const std::string_view choices_;
-  const std::vector<Mention> mentions_;
+  Choosing Of(size_t k) const {
+    Choosing choosing{.letter = letters_[k].letter, .plain = !IsHedged(k)};
+    for (size_t other = 0; other < letters_.size(); ++other) {
+      if (other == k || !IsLive(other) || letters_[other].letter == letters_[k].letter) continue;
+      const bool joined = (other == k + 1 && letters_[k].joins_next) || (other + 1 == k && letters_[other].joins_next);
+      if (joined || (!choosing.plain && IsHedged(other))) choosing.letter = 0;
+    }
+    for (size_t i = 0; i < words_.size(); ++i) {
+      choosing.adds |= IsOne(words_[i], {"also"}) || (i == 0 && IsOne(words_[i], {"or"}));
+    }
+    choosing.amends = letters_[k].is_amending;
+    return choosing;
+  }
+
+  const std::span<const ChoiceWord> words_;
+  const bool asks_, line_;
+  std::vector<Letter> letters_;
+  std::vector<std::optional<size_t>> live_from_;  // the first live one from each on
 };
+
+// What is chosen where `next` follows `before`: the last plain statement counts.
+Choosing After(const std::optional<Choosing>& before, const Choosing& next) {
+  if (!before.has_value() || next.letter == before->letter) return next;
+  if (next.adds || (!next.plain && !before->plain)) return Choosing{};
+  return !next.plain && !next.amends ? *before : next;
+}
+
+// Whether there are several letters and no words.
+bool ListsAlone(std::span<const ChoiceWord> words) {
+  std::set<std::string> letters;
+  for (const ChoiceWord& word : words) {
+    if (word.kind == Kind::kLetter) letters.insert(word.text);
+    if (word.kind == Kind::kKnown || word.kind == Kind::kOther) return false;
+  }
+  return letters.size() > 1;
+}
+
+std::optional<char> ReadSentences(std::span<const ChoiceWord> words) {
+  if (ListsAlone(words)) return std::nullopt;
+  struct Part {
+    std::span<const ChoiceWord> words;
+    bool asks, line;
+  };
+  std::vector<Part> parts;
+  std::set<std::string> heads, lines;
+  for (size_t begin = 0; begin < words.size();) {
+    const auto is_end = [](const ChoiceWord& word) { return word.kind == Kind::kEnd; };
+    const size_t end = std::find_if(words.begin() + begin, words.end(), is_end) - words.begin();
+    const auto is_line = [&](size_t at) { return at >= words.size() || words[at].text == "\n"; };
+    const bool line = is_line(begin - 1) && (is_line(end) || is_line(end + 1));
+    parts.push_back({words.subspan(begin, end - begin), end < words.size() && words[end].text == "?", line});
+    for (size_t i = 0; i < end - begin; ++i) {
+      const std::span<const ChoiceWord> in = parts.back().words;
+      if (in[i].kind != Kind::kLetter) continue;
+      if (Sentence::HeadsOption(in, i)) heads.insert(in[i].text);
+      if (line && in.size() == 1) lines.insert(in[i].text);
+    }
+    begin = end + 1;
+  }
+  std::optional<Choosing> said, mentioned, asked;
+  bool head = false;  // the sentence before is one of an option
+  for (const Part& part : parts) {
+    if (part.words.empty()) continue;
+    const Sentence sentence(part.words, heads.size() > 1, part.asks, part.line && lines.size() == 1);
+    if (const std::optional<Choosing> says = sentence.Says()) said = After(said, *says);
+    if (const std::optional<Choosing> letter = sentence.Mentions()) mentioned = After(mentioned, *letter);
+    if (asked.has_value() && sentence.Affirms() && !sentence.has_letters()) said = asked;
+    if (sentence.TakesBack() && !head) said = mentioned = std::nullopt;
+    asked = part.asks ? sentence.SaysSo() : std::nullopt;
+    head = heads.size() > 1 && part.words.size() == 1 && part.words[0].heads;
+  }
+  const std::optional<Choosing> chosen = said.has_value() ? said : mentioned;
+  if (!chosen.has_value() || chosen->letter == 0) return std::nullopt;
+  return chosen->letter;
+}
+
+// Of a text that says nothing but its choice, as a box does: "B", "(b)", "\text{B}", "B. Paris", "Option B".
+// Sets `*several` where it is of several, or of another letter.
+std::optional<char> OnlyLetter(std::string_view text, std::string_view choices, bool* several) {
+  const std::vector<ChoiceWord> words = ChoiceWords(StripSpace(text), choices, /*any_case=*/true);
+  size_t at = 0;
+  while (at < words.size() && IsOne(words[at], {"the", "filler", "right", "answer", "option", "is", ":"})) ++at;
+  if (at == words.size() || words[at].kind != Kind::kLetter) {
+    *several =
+        words.size() == 1 && words[0].kind == Kind::kOther && words[0].text.size() == 1 && words[0].text[0] >= 'a';
+    return std::nullopt;
+  }
+  const auto is_letter = [&](size_t i) { return i < words.size() && words[i].kind == Kind::kLetter; };
+  const bool joins = at + 1 < words.size() && IsOne(words[at + 1], {",", "and", "or", "/", "&", "|"});
+  if ((joins && is_letter(at + 2)) || is_letter(at + 1)) {
+    *several = true;
+    return std::nullopt;
+  }
+  if (at + 1 < words.size() && !words[at].enclosed && !words[at].heads) {
+    const ChoiceWord& next = words[at + 1];
+    if (next.kind == Kind::kOther || next.kind == Kind::kKnown || IsOne(next, {"=", "<", ">", "+", "^", "-"})) {
+      return std::nullopt;
+    }
+  }
+  return words[at].text[0];
+}
 
 }  // namespace
 
@@ -525,11 +359,15 @@ std::optional<char> ChosenLetter(std::string_view text, std::string_view choices
   const std::string plain = Plain(text);
   std::vector<std::string_view> boxes;
   if (LastBoxed(plain).has_value()) boxes = BoxedContents(plain);
+  bool several = false;
   for (size_t i = boxes.size(); i-- > 0;) {
-    if (const std::optional<char> letter = OnlyLetter(boxes[i], choices)) return letter;
-    if (ChoosesOtherwise(boxes[i], choices)) return std::nullopt;
+    const std::optional<char> letter = OnlyLetter(boxes[i], choices, &several);
+    if (letter.has_value() || several) return letter;
   }
-  return AnswerReader(plain, choices).Choice();
+  const std::vector<ChoiceWord> words = ChoiceWords(plain, choices, /*any_case=*/false);
+  if (std::ranges::any_of(words, [](const auto& word) { return word.kind == Kind::kLetter; }))
+    return ReadSentences(words);
+  return OnlyLetter(plain, choices, &several);
 }
 
 }  // namespace quartet

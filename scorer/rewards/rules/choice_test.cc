@@ -46,9 +46,25 @@ TEST(Choices, AreFoundWhereAnswersPutThem) {
   }
 }
 
+TEST(Choices, AreWhatTheLastPlainStatementSays) {
+  for (const char* text : {"The answer is B. Wait, actually D.", "B? No, D.", "Is the answer B? No. It is D.",
+                           "It might be B, but the answer is D.", "The answer is B, no, D."}) {
+    EXPECT_THAT(ChosenLetter(text, "ABCD"), Optional('D')) << text;
+  }
+  for (const char* text : {"Is the answer B? No.", "Answer: B. But also D", "It might be B, might be D", "B. No."}) {
+    EXPECT_EQ(ChosenLetter(text, "ABCD"), std::nullopt) << text;
+  }
+}
+
+TEST(Choices, AreNoPartsOfNamesAndQuantities) {
+  for (const char* text : {"The answer is vitamin C.", "The answer is 37°C.", "The answer is D=5.", "Answer: f(B)"}) {
+    EXPECT_EQ(ChosenLetter(text, "ABCD"), std::nullopt) << text;
+  }
+}
+
 TEST(Choices, BoundTheWorkThatHostileAnswersCause) {
   for (const char* part : {"the answer is x, ", "the answer: ", "answer: \n\n", "not A ", "A, ", "\\boxed{x, y",
-                           "\\boxed{x} ", " ", "\n", "答案是"}) {
+                           "\\boxed{x} ", " ", "\n", "答案是", "answer B is wrong "}) {
     std::string text = "The answer";
     while (text.size() < 500'000) text += part;
     EXPECT_EQ(ChosenLetter(text, "BCD"), std::nullopt) << part;
