@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "core/data/json.h"
 
 namespace quartet {
@@ -75,6 +77,67 @@ std::optional<Fence> OpeningFence(absl::string_view line) {
   return fence;
 }
 
+// Takes up to `most` marks of a quotation ("> ") off the line; returns how many.
+size_t TakeQuotationMarks(absl::string_view* line, size_t most) {
+  size_t taken = 0;
+  for (; taken < most; ++taken) {
+    const size_t mark = line->find_first_not_of(' ');
+    if (mark == absl::string_view::npos || (*line)[mark] != '>') break;
+    line->remove_prefix(mark + 1);
+    absl::ConsumePrefix(line, " ");
+  }
+  return taken;
+}
+
+// Reads Python line by line: whether a text in triple quotes is open at the end, and by which quotes.
+class TripleQuotes {
+ public:
+  void Read(absl::string_view line) {
+    for (size_t at = 0; at < line.size(); ++at) {
+      const char c = line[at];
+      if (c == '\\') {
+        ++at;
+      } else if (!open_.empty()) {
+        if (!absl::StartsWith(line.substr(at), open_)) continue;
+        open_ = {};
+        at += 2;
+      } else if (c == '#') {
+        return;
+      } else if (c == '"' || c == '\'') {
+        const absl::string_view triple = c == '"' ? "\"\"\"" : "'''";
+        if (absl::StartsWith(line.substr(at), triple)) {
+          open_ = triple;
+          at += 2;
+        } else {  // ends in its line
+          while (++at < line.size() && line[at] != c) at += line[at] == '\\';
+        }
+      }
+    }
+  }
+  absl::string_view open() const { return open_; }  // "": none is
+
+ private:
+  absl::string_view open_;
+};
+
+bool IsFenceOf(const Fence& open, absl::string_view line) {
+  const std::optional<Fence> own = FenceAt(line, Indentation(line));
+  return own.has_value() && own->mark == open.mark && own->size >= open.size;
+}
+
+// Of a fence in the first of `lines` that is as deep as the block's, in a text that `quotes` open: how many lines to go
+// to the one that is its pair, where the text ends behind that and before the next fence. 0: the first is not in the
+// text, which nothing closes.
+size_t LinesToPair(std::span<const absl::string_view> lines, const Fence& open, absl::string_view quotes) {
+  size_t pair = 1;
+  while (pair < lines.size() && !IsFenceOf(open, lines[pair])) ++pair;
+  if (pair == lines.size() || !FenceAt(lines[pair], Indentation(lines[pair]))->behind.empty()) return 0;
+  for (size_t at = pair + 1; at < lines.size() && !IsFenceOf(open, lines[at]); ++at) {
+    if (absl::StrContains(lines[at], quotes)) return pair;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::vector<std::string> CodeBlocks(std::string_view text, std::initializer_list<std::string_view> languages) {
@@ -88,11 +151,15 @@ std::vector<std::string> CodeBlocks(std::string_view text, std::initializer_list
   std::string block;
   std::optional<size_t> end;     // of `block`, where a fence behind code would close it
   std::optional<size_t> indent;  // what its lines lose: that of its first one, as deep as its fence at most
+  size_t quotation = 0;          // how deep in quotations it stands
+  TripleQuotes quotes;
+  size_t in_text = 0;  // the line up to which fences are part of a text
   const auto begin_block = [&](const Fence& fence) {
     open = fence;
     block.clear();
     end.reset();
     indent.reset();
+    quotes = {};
   };
   const auto end_block = [&] {
     if (is_marked(*open)) marked_blocks.push_back(block);
@@ -103,28 +170,41 @@ std::vector<std::string> CodeBlocks(std::string_view text, std::initializer_list
     if (end.has_value()) block.replace(*end, std::string::npos, "\n");
     end_block();
   };
-  for (const absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+  const std::vector<absl::string_view> lines = absl::StrSplit(absl::string_view(text.data(), text.size()), '\n');
+  for (size_t i = 0; i < lines.size(); ++i) {
+    absl::string_view line = lines[i];
+    // A quotation's end is that of its block.
+    if (open.has_value() && TakeQuotationMarks(&line, quotation) == 0 && quotation > 0) end_block_behind_code();
+    if (!open.has_value()) quotation = TakeQuotationMarks(&line, line.size());
     const std::optional<Fence> opening = OpeningFence(line);
     if (!open.has_value()) {
       if (opening.has_value()) begin_block(*opening);
       continue;
     }
-    const std::optional<Fence> own = FenceAt(line, Indentation(line));
-    if (own.has_value() && own->mark == open->mark && own->size >= open->size) {
-      if (opening.has_value() && is_marked(*opening)) {
-        end_block_behind_code();
-        begin_block(*opening);
-      } else {
-        end_block();
+    if (IsFenceOf(*open, line) && i > in_text) {
+      const size_t margin = open->before.empty() ? open->column : 0;
+      const bool deeper = !quotes.open().empty() && Indentation(line) > margin;
+      const size_t pair = quotes.open().empty() || deeper || quotation > 0
+                              ? 0
+                              : LinesToPair(std::span(lines).subspan(i), *open, quotes.open());
+      if (pair > 0) in_text = i + pair;
+      if (!deeper && pair == 0) {
+        if (opening.has_value() && is_marked(*opening)) {
+          end_block_behind_code();
+          begin_block(*opening);
+        } else {
+          end_block();
+        }
+        continue;
       }
-      continue;
     }
     const size_t depth = Indentation(line);
     if (!indent.has_value() && depth < line.size()) indent = std::min(depth, open->column);
     absl::StrAppend(&block, line.substr(std::min(depth, indent.value_or(0))), "\n");
+    quotes.Read(line);
     const std::optional<Fence> closing = UnpairedFence(line);
     if (!end.has_value() && closing.has_value() && closing->mark == open->mark && closing->size >= open->size &&
-        closing->behind.empty()) {
+        closing->behind.empty() && !closing->before.empty()) {
       end = block.size() - 1 - (line.size() - closing->column);
     }
   }

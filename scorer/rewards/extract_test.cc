@@ -57,6 +57,31 @@ TEST(CodeBlocks, EndBehindTheirCodeWhereNoLineClosesThem) {
   EXPECT_THAT(blocks("```python\na\n```python\nb\n```"), ElementsAre("a\n", "b\n"));
 }
 
+TEST(CodeBlocks, MayStandInQuotations) {
+  const auto blocks = [](const char* text) { return CodeBlocks(text, {"python"}); };
+  EXPECT_THAT(blocks("> ```python\n> if a:\n>   b\n>\n> c\n> ```\nSo."), ElementsAre("if a:\n  b\n\nc\n"));
+  EXPECT_THAT(blocks(">```python\n>a\n>```"), ElementsAre("a\n"));
+  EXPECT_THAT(blocks("> > So: ```python\n> > a\n> > >>> b\n> > ```"), ElementsAre("a\n>>> b\n"));
+  EXPECT_THAT(blocks("> ```python\n> a\nwhich is right.\n```python\nb\n```"), ElementsAre("a\n", "b\n"));
+  EXPECT_THAT(blocks("```python\na\n> 3\n```"), ElementsAre("a\n> 3\n"));
+}
+
+TEST(CodeBlocks, DoNotEndWithinTexts) {
+  const auto blocks = [](const char* text) { return CodeBlocks(text, {"python"}); };
+  EXPECT_THAT(
+      blocks("```python\ndef f():\n    \"\"\"So:\n    ```\n    f()\n    ```\n    \"\"\"\n    return 1\n```\nDone."),
+      ElementsAre("def f():\n    \"\"\"So:\n    ```\n    f()\n    ```\n    \"\"\"\n    return 1\n"));
+  EXPECT_THAT(blocks("```python\ndef f():\n  '''\n  ```python\n  f()\n  ```\n  '''\n```"),
+              ElementsAre("def f():\n  '''\n  ```python\n  f()\n  ```\n  '''\n"));
+  EXPECT_THAT(blocks("```python\n\"\"\"\n```\nf()\n```\n\"\"\"\na\n```"),
+              ElementsAre("\"\"\"\n```\nf()\n```\n\"\"\"\na\n"));
+  EXPECT_THAT(blocks("```python\nx = \"\"\"\n```\nNo:\n```python\n\"\"\"a\"\"\"\n```"),
+              ElementsAre("x = \"\"\"\n", "\"\"\"a\"\"\"\n"))
+      << "a text that nothing closes";
+  EXPECT_THAT(blocks("```python\nx = '\"\"\"'  # \"\"\"\n```\nb\n```python\nc\n```"),
+              ElementsAre("x = '\"\"\"'  # \"\"\"\n", "c\n"));
+}
+
 TEST(CodeBlocks, MayHaveFencesOfTildes) {
   const auto blocks = [](const char* text) { return CodeBlocks(text, {"python"}); };
   EXPECT_THAT(blocks("~~~python\na\n```\nb\n~~~\nc"), ElementsAre("a\n```\nb\n"));

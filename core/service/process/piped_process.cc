@@ -343,8 +343,10 @@ absl::StatusOr<std::string> PipedProcess::Exchange(std::string_view left, size_t
     QUARTET_ASSIGN_OR_RETURN(const bool more, ReadSome(&read_, max_bytes));
     if (more && !read_.empty()) return Unasked();
   }
-  while (true) {
-    if (const size_t end = read_.find('\n'); end != std::string::npos) {
+  for (size_t seen = 0;;) {
+    const size_t end = read_.find('\n', seen);
+    seen = read_.size();
+    if (end != std::string::npos) {
       if (!left.empty()) return Unasked();
       std::string reply = read_.substr(0, end);
       read_.erase(0, end + 1);

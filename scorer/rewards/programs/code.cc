@@ -284,8 +284,8 @@ absl::StatusOr<json> FunctionOf(const json& tests) {
   if (const json* name = FirstOf(tests, {"fn_name", "func_name", "entry_point"})) return *name;
   if (const json* metadata = FirstOf(tests, {"metadata"})) {
     json object = *metadata;
-    if (metadata->is_string()) {
-      QUARTET_ASSIGN_OR_RETURN(object, ParseExactJson(metadata->get_ref<const std::string&>(), "\"metadata\""));
+    if (metadata->is_string()) {  // any other text is for people to read
+      object = ParseExactJson(metadata->get_ref<const std::string&>(), "").value_or(json());
     }
     const json* name = object.is_object() ? FirstOf(object, {"func_name", "fn_name"}) : nullptr;
     if (name != nullptr) return *name;

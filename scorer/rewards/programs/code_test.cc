@@ -112,6 +112,11 @@ TEST(CodeRewards, TakeTheFormsOfPublicDataSets) {
       {"calls under HumanEval's name", add, R"({"inputs": ["1\n2"], "outputs": ["3"], "entry_point": "add"})"},
       {"tests of one function", add, R"({"test_cases": [{"input": "1\n2", "output": "3"}], "fn_name": "add"})"},
       {"LiveCodeBench's metadata of output", sum, R"({"inputs": ["1 2"], "outputs": ["3"], "metadata": "{}"})"},
+      {"metadata that are a text", sum, R"({"inputs": ["1 2"], "outputs": ["3"], "metadata": "from a contest {"})"},
+      {"metadata that are JSON of something else", sum,
+       R"({"inputs": ["1 2"], "outputs": ["3"], "metadata": "[\"easy\"]"})"},
+      {"metadata that are a text, beside a name", add,
+       R"([{"input": "1\n2", "output": "3", "fn_name": "add", "metadata": "easy"}])"},
       {"LiveCodeBench's tests of calls", add,
        R"([{"input": "1\n2", "output": "3", "testtype": "functional", "metadata": {"func_name": "add"}}])"},
       {"LiveCodeBench's tests of output", sum, R"([{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}])"},
@@ -296,6 +301,21 @@ void ExpectAll(const std::string& file, float worth) {
 TEST(CodeRewards, AreNotEarnedByObjectsAndNamesThatThePlainValuesAreNot) { ExpectAll("wrong_answers.txt", 0); }
 
 TEST(CodeRewards, AreEarnedByRightAnswersOfAllForms) { ExpectAll("right_answers.txt", 1); }
+
+TEST(CodeRewards, AreNotEarnedByElementsWithoutEnd) {
+  const char* asserts = R"j(["assert 7 in f(2)"])j";
+  for (const char* program :
+       {"import itertools\ndef f(x): return itertools.count()",
+        "class All:\n  n = 0\n  def __iter__(self): return self\n  def __next__(self):\n    All.n += 1\n    return "
+        "All.n\n"
+        "def f(x): return All()",
+        "class All:\n  def __getitem__(self, i): return i\n  def __contains__(self, x): return True\n"
+        "  def __len__(self): return 1\ndef f(x): return All()"}) {
+    EXPECT_EQ(Value(program, asserts, /*share=*/false, absl::Seconds(3)), 0) << program;
+  }
+  EXPECT_EQ(Value("def f(x): return (i for i in range(8))", asserts), 1);
+  EXPECT_EQ(Value("def f(x): return (i for i in range(7))", asserts), 0);
+}
 
 TEST(CodeRewards, SayWhichModuleATestNeedsThatIsNotThere) {
   const auto imports = [](const std::string& module) {
@@ -580,7 +600,8 @@ TEST(CodeRewards, RefuseLabelsWithoutTests) {
         R"({"inputs": [1], "outputs": [2], "fn_name": "f"})", R"([{"input": "1"}])",
         R"([{"input": "1", "output": "1", "testtype": "functional"}])",
         R"({"inputs": ["1"], "outputs": ["1"], "testtype": "functional"})",
-        R"({"inputs": ["1"], "outputs": ["1"], "metadata": "{"})",
+        R"({"inputs": ["[1"], "outputs": ["1"], "metadata": "{\"func_name\": \"f\"}"})",
+        R"({"inputs": ["1"], "outputs": ["1"], "testtype": "functional", "metadata": "of a contest"})",
         R"({"inputs": ["1"], "outputs": ["1"], "metadata": {"func_name": 1}})", R"({"asserts": "assert x"})",
         R"({"setup": 1, "asserts": ["x"]})", R"({"inputs": ["[1"], "outputs": ["1"], "fn_name": "f"})"}) {
     const absl::Status status = Score("print(1)", label).status();

@@ -28,6 +28,7 @@ namespace {
 
 constexpr int64_t kDiskBytes = 16 << 20;
 constexpr size_t kMostOutputBytes = 4 << 20;
+constexpr size_t kMostMessageBytes = 32 << 20;  // between a judge and what it tests
 constexpr int64_t kOpenFiles = 64;
 // Threads, the first one and what waits for the sandbox's end outside of it.
 constexpr int kTasks = 128;
@@ -52,7 +53,12 @@ def run(source, name, scope):
     exec(compile(source, name, "exec"), scope)
 with open("/run/answer.py", encoding="utf-8") as f: answer = f.read()
 with open("/run/caller.py", encoding="utf-8") as f: caller = f.read()
-scope = {"__name__": "answer" if caller else "__main__", "__builtins__": __builtins__}
+scope = {"__name__": "__main__", "__builtins__": __builtins__}
+if caller:  # classes look up their module
+    import types
+    module = sys.modules["answer"] = types.ModuleType("answer")
+    scope = vars(module)
+    scope["__builtins__"] = __builtins__
 sys.argv = ["answer.py"]
 try:
     run(answer, "answer.py", scope)
@@ -257,10 +263,10 @@ absl::StatusOr<bool> RunJudged(const std::string& program, const std::string& st
   const Time time(limits);
   const Deadline& deadline = time.deadline();
   // They speak in turn, the judge first. Whatever of them ends, or says too much or nothing: the test is not passed.
-  absl::StatusOr<std::string> said = judge->ReadLine(kMostOutputBytes, deadline, stop);
+  absl::StatusOr<std::string> said = judge->ReadLine(kMostMessageBytes, deadline, stop);
   while (said.ok() && said->starts_with("{")) {
-    said = judged->Ask(*said, kMostOutputBytes, deadline, stop);
-    if (said.ok()) said = judge->Ask(*said, kMostOutputBytes, deadline, stop);
+    said = judged->Ask(*said, kMostMessageBytes, deadline, stop);
+    if (said.ok()) said = judge->Ask(*said, kMostMessageBytes, deadline, stop);
   }
   if (absl::IsCancelled(said.status())) return said.status();
   if (!said.ok()) return false;

@@ -1,16 +1,11 @@
 # Both ends of the conversation between statements that test a program and the program: each in a process of its own,
-# so that neither sees more of the other than what is said here. A line of JSON each way in turn. Data goes by value,
-# everything else as a handle, whose owner does what is asked with it.
+# so that neither sees more of the other than what is said here. A line of JSON each way in turn. Data goes by value
+# (values.py), everything else as a handle, whose owner does what is asked with it.
 #
 # What the statements find is computed at their end, out of plain values. A call is told arguments, a look-up a key or
 # a name: what comes back is what is tested. What an operator is told may be what is expected (f(2.0) - 3.14): from then
 # on the program's word is no data any more (Link.ask), and a comparison with plain values is never the program's.
-import base64
 import builtins
-import collections
-import datetime
-import decimal
-import fractions
 import json
 import numbers
 import operator
@@ -20,6 +15,8 @@ from collections.abc import Hashable
 
 sys.set_int_max_str_digits(0)
 
+# Replies whose containers may be the very ones that were given.
+IDENTICAL = (list, tuple, dict, set, frozenset, bytearray)
 UNARY = ("len", "iter", "next", "bool", "str", "repr", "int", "index", "float", "neg", "abs")
 BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "and", "or", "xor")
 ORDER = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -73,8 +70,23 @@ class Remote:
     def __subclasscheck__(self, value):
         return isinstance(value, Remote) and self._remote_link.ask("issubclass", value, self)
 
+    def __contains__(self, item):
+        # Of all that it gives: else an iterator without end would find anything.
+        elements = self._remote_link.value(self) if self._remote_has_value else [x for x in self]
+        return any(x is item or x == item for x in elements)
+
+    def __aiter__(self):
+        return self._remote_link.ask("call", self._remote_link.ask("getattr", self, "__aiter__"), {})
+
+    async def __anext__(self):
+        next_one = self._remote_link.ask("call", self._remote_link.ask("getattr", self, "__anext__"), {})
+        return self._remote_link.ask("run", next_one)
+
+    def __await__(self):
+        return self._remote_link.awaited(self).__await__()
+
     def __hash__(self):
-        return hash(self._remote_link.value(self) if self._remote_has_value else self._remote_number)
+        return hash(self._remote_link.value(self)) if self._remote_has_value else self._remote_link.hash(self)
 
 
 def unary(name):
@@ -121,13 +133,12 @@ for each in ORDER:
     ordering(each)
 
 
-class Link:
+class Link(Values):
     def __init__(self, incoming, outgoing, operations, keeps=None):
+        super().__init__(keeps)
         self.incoming, self.outgoing, self.operations = incoming, outgoing, operations
-        self.keeps = keeps  # the module whose classes' objects stay here, derived from plain ones or not
-        self.mine, self.numbers = [], {}  # objects that the other end has handles of
-        self.theirs = {}  # handles of theirs, by number
         self.values = {}  # of those that have one, by number: the same in each comparison until it may have changed
+        self.hashes = {}  # by number
         self.errors = {}  # classes of exceptions that only the other end has
         self.ended = False
         self.asks = 0
@@ -138,6 +149,8 @@ class Link:
         raise Ended()
 
     def say(self, message):
+        if self.named:
+            message["records"] = self.states()
         self.outgoing.write(json.dumps(message) + "\n")
         self.outgoing.flush()
 
@@ -146,30 +159,35 @@ class Link:
             message = json.loads(self.incoming.readline())
         except (ValueError, RecursionError):
             message = None
-        if type(message) is not dict:
+        if type(message) is not dict or "records" in message and self.told:
+            self.end()
+        try:
+            self.take(message.get("records", []))
+        except Exception:
             self.end()
         return message
 
-    def ask(self, operation, *operands):
+    def ask(self, operation, *operands, more={}):
         """Has the other end do it. What that asks for meanwhile is done here."""
         self.asks += 1
         between_handles = all(isinstance(x, Remote) for x in operands[1:] if operation == "operate")
         self.told = self.told or not between_handles
         if operation not in ("value", "bool", "len"):
             self.values = {n: x for n, x in self.values.items() if isinstance(x, Hashable)}
-        self.say({"do": operation, "with": [self.encode(x) for x in operands]})
+        self.say({"do": operation, "with": [self.encode(x) for x in operands]} | more)
         while "do" in (reply := self.hear()):
             self.serve(reply)
         try:
-            raised = self.error(reply["raised"], self.decode(reply["arguments"])) if "raised" in reply else None
-            value = None if raised else self.decode(reply["value"])
+            raised = self.error(reply) if "raised" in reply else None
+            same = reply.get("same") if operation == "call" and not self.told else None
+            value = None if raised else self.decode(reply["value"]) if same is None else operands[2:][same]
             changes = [(operands[place], self.decode(now)) for place, now in reply.get("changed", [])]
         except Exception:
             self.end()
         if self.told:
             is_truth = type(value) is bool and operation in ("operate", "isinstance", "issubclass") and between_handles
-            is_nothing = value is None and operation in ("call", "setattr", "setitem", "delattr", "delitem")
-            is_error = raised and operation in ("call", "operate")  # a look-up's, such as an iteration's end, is data
+            is_nothing = value is None and operation in ("call", "run", "setattr", "setitem", "delattr", "delitem")
+            is_error = raised and operation in ("call", "run", "operate")  # a look-up's, such as an iteration's end, is data
             if not (is_truth or is_error or is_nothing and not raised or isinstance(value, Remote)):
                 self.end()
         if changes and (self.told or operation != "call"):
@@ -193,6 +211,20 @@ class Link:
             self.values[handle._remote_number] = value
         return self.values[handle._remote_number]
 
+    def hash(self, handle):
+        """What decides, beside whether they are equal, which of the program's objects are one in sets and dictionaries."""
+        if self.keeps or self.told:
+            return self.hashes.get(handle._remote_number, handle._remote_number)
+        if handle._remote_number not in self.hashes:
+            self.hashes[handle._remote_number] = hash(int(self.ask("hash", handle)))
+        return self.hashes[handle._remote_number]
+
+    async def awaited(self, handle):
+        try:
+            return self.ask("run", handle)
+        except StopAsyncIteration:
+            raise RuntimeError("StopAsyncIteration")  # else it would end an iteration of this end's
+
     def computes(self, handle, other):
         """Whether an operator between the two is done here, with the handle's value, which tells the other end nothing."""
         if not handle._remote_has_value or isinstance(other, Remote) or self.told:
@@ -210,14 +242,28 @@ class Link:
         try:
             if operation not in self.operations:
                 self.end()
-            reply["value"] = self.encode(self.operations[operation](*operands), by_value=operation == "value")
+            value = self.operations[operation](*operands)
+            given = [i for i, x in enumerate(operands[2:]) if x is value and type(x) in IDENTICAL]
+            if operation == "call" and given and self.keeps:
+                reply["same"] = given[0]
+            else:
+                reply["value"] = self.encode(value, by_value=operation == "value")
         except Ended:
             raise
         except BaseException as error:
-            reply = {"raised": [c.__name__ for c in type(error).__mro__], "arguments": self.encode([str(error)])}
+            reply = {"raised": [c.__name__ for c in type(error).__mro__], "text": str(error)}
+            if self.keeps:
+                reply |= self.parts(error)
         now = [self.encode(x) for x in operands[1 : len(before) + 1]]
         reply["changed"] = [(i + 1, x) for i, x in enumerate(now) if x != before[i]]
         self.say(reply)
+
+    def parts(self, error):
+        """What an exception is made of, and what its class adds to Python's."""
+        base = next(c for c in type(error).__mro__ if getattr(builtins, c.__name__, None) is c)
+        names = [x for x in sorted(set(dir(error)) - set(dir(base))) if not x.startswith("_")]
+        parts = {x: getattr(error, x, None) for x in names}
+        return {"args": self.encode(error.args), "parts": self.encode({x: y for x, y in parts.items() if not callable(y)})}
 
     def error_class(self, names):
         for i, name in enumerate(names):
@@ -225,142 +271,25 @@ class Link:
             if isinstance(found, type) and issubclass(found, BaseException):
                 for own in reversed(names[:i]):
                     if own not in self.errors:
-                        self.errors[own] = type(own, (found,), {})
+                        self.errors[own] = type(own, (found,), {"__str__": lambda self, is_text=found.__str__: vars(
+                            self).get("_remote_text") or is_text(self)})
                     found = self.errors[own]
                 return found
         return Exception
 
-    def error(self, names, arguments):
-        found = self.error_class(names)
-        return found.__new__(found, *arguments)  # some take more of them
-
-    def handle(self, kind, x):
-        if id(x) not in self.numbers:
-            self.numbers[id(x)] = len(self.mine)
-            self.mine.append(x)
-        return {kind: self.numbers[id(x)]}
-
-    def encode(self, x, by_value=False):
-        if self.keeps and not by_value and isinstance(x, PLAIN) and type(x).__module__ == self.keeps:
-            return self.handle("like", x)
-        if x is None or isinstance(x, (bool, str)):
-            return x if type(x) in (bool, str, type(None)) else str.__str__(x)
-        if isinstance(x, int):
-            return int.__int__(x)
-        if isinstance(x, float):
-            return float.__float__(x)
-        if isinstance(x, (list, tuple)):
-            base = list if isinstance(x, list) else tuple
-            return {base.__name__: [self.encode(y) for y in base.__iter__(x)]}
-        if isinstance(x, (set, frozenset)):
-            return {"frozenset" if isinstance(x, frozenset) else "set": [self.encode(y) for y in x]}
-        if isinstance(x, dict):
-            return {"dict": [[self.encode(k), self.encode(v)] for k, v in dict.items(x)]}
-        if isinstance(x, collections.deque):
-            return {"deque": [[self.encode(y) for y in x], x.maxlen]}
-        if isinstance(x, (bytes, bytearray)):
-            return {"bytearray" if isinstance(x, bytearray) else "bytes": base64.b64encode(x).decode()}
-        if isinstance(x, complex):
-            return {"complex": [x.real, x.imag]}
-        if isinstance(x, range):
-            return {"range": [x.start, x.stop, x.step]}
-        if isinstance(x, slice):
-            return {"slice": [self.encode(y) for y in (x.start, x.stop, x.step)]}
-        if isinstance(x, fractions.Fraction):
-            return {"fraction": [int(x.numerator), int(x.denominator)]}
-        if isinstance(x, decimal.Decimal):
-            return {"decimal": str(x)}
-        if type(x) in TIMES and getattr(x, "tzinfo", None) is None:
-            return {type(x).__name__: [getattr(x, part) for part in TIMES[type(x)]]}
-        if isinstance(x, type) and issubclass(x, BaseException):
-            return {"error": [c.__name__ for c in x.__mro__]}
-        if isinstance(x, type) and getattr(builtins, x.__name__, None) is x:
-            return {"type": x.__name__}
-        if isinstance(x, Remote):
-            return {"yours": x._remote_number}
-        if type(x).__module__ == "numpy" and hasattr(x, "tolist") and hasattr(x, "dtype"):
-            value = x.tolist()
-            return {"array": [x.dtype.str, self.encode(value)]} if isinstance(value, list) else self.encode(value)
-        return self.handle("mine", x)
-
-    def decode(self, x):
-        if not isinstance(x, dict):
-            return x
-        ((kind, value),) = x.items()
-        if kind in ("list", "tuple", "set", "frozenset"):
-            return getattr(builtins, kind)([self.decode(y) for y in value])
-        if kind == "dict":
-            return {self.decode(k): self.decode(v) for k, v in value}
-        if kind == "deque":
-            return collections.deque([self.decode(y) for y in value[0]], value[1])
-        if kind in ("bytes", "bytearray"):
-            return getattr(builtins, kind)(base64.b64decode(value))
-        if kind in ("complex", "range"):
-            return getattr(builtins, kind)(*value)
-        if kind == "slice":
-            return slice(*[self.decode(y) for y in value])
-        if kind == "fraction":
-            return fractions.Fraction(*value)
-        if kind == "decimal":
-            return decimal.Decimal(value)
-        for time in TIMES:
-            if kind == time.__name__:
-                return time(*value)
-        if kind == "error":
-            return self.error_class(value)
-        if kind == "type":
-            found = getattr(builtins, value)
-            if not isinstance(found, type):
-                self.end()
-            return found
-        if kind == "array":
-            import numpy
-
-            return numpy.array(self.decode(value[1]), dtype=value[0])
-        if kind == "yours":
-            return self.mine[value]
-        if kind in ("mine", "like"):
-            if value not in self.theirs:
-                self.theirs[value] = Remote(self, value, has_value=kind == "like")
-            return self.theirs[value]
-        self.end()
-
-
-# Of dates and times, what their classes are made of.
-TIMES = {
-    datetime.datetime: ("year", "month", "day", "hour", "minute", "second", "microsecond"),
-    datetime.date: ("year", "month", "day"),
-    datetime.time: ("hour", "minute", "second", "microsecond"),
-    datetime.timedelta: ("days", "seconds", "microseconds"),
-}
-PLAIN = (str, int, float, list, tuple, set, frozenset, dict, collections.deque, bytes, bytearray, complex,
-         fractions.Fraction, decimal.Decimal)
-
-
-def changed(own, now):
-    """What has become of `own`, which a function has made `now`: where it can be changed in place, itself."""
-    kind = type(now)
-    if not isinstance(own, kind):
-        return now
-    if kind is list:
-        own[:] = [changed(x, y) for x, y in zip(own, now)] + now[len(own) :]
-    elif kind is dict:
-        items = {key: changed(own[key], x) if key in own else x for key, x in now.items()}
-        own.clear()
-        own.update(items)
-    elif kind is tuple:
-        items = tuple(changed(x, y) for x, y in zip(own, now))
-        return own if len(own) == len(now) and all(x is y for x, y in zip(own, items)) else now
-    elif kind in (set, collections.deque):
-        own.clear()
-        (own.update if kind is set else own.extend)(now)
-    elif kind is bytearray:
-        own[:] = now
-    elif kind.__name__ == "ndarray" and own.shape == now.shape:
-        own[...] = now
-    else:
-        return now
-    return own
+    def error(self, reply):
+        found, text = self.error_class(reply["raised"]), str(reply["text"])
+        arguments = (text,) if self.told or "args" not in reply else self.decode(reply["args"])
+        try:
+            error = found(*arguments)
+        except Exception:
+            error = found.__new__(found, *arguments)  # some take others of them
+        if found in self.errors.values():
+            error._remote_text = text
+        for name, part in [] if self.told or "parts" not in reply else self.decode(reply["parts"]).items():
+            if name.isidentifier() and not name.startswith("_") and not hasattr(found, name):
+                vars(error)[name] = part
+        return error
 
 
 def pipes():
