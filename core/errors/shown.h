@@ -23,4 +23,10 @@ std::string Quoted(std::string_view text, size_t most = kMostQuotedBytes);
 // The same without the quotes, of what has its own, such as JSON.
 std::string Cut(std::string_view text, size_t most = kMostQuotedBytes);
 
+// `value`, of nlohmann's, as its JSON, cut.
+template <typename Json>
+std::string CutJson(const Json& value, size_t most = kMostQuotedBytes) {
+  return Cut(value.dump(-1, ' ', false, Json::error_handler_t::replace), most);
+}
+
 }  // namespace quartet

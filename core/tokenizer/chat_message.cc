@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
+#include "core/errors/shown.h"
 
 namespace quartet {
 namespace {
@@ -18,15 +19,8 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr char kText[] = "a string";
 constexpr char kArguments[] = "an object, or the JSON text of one";
 
-std::string Short(const OrderedJson& value) {
-  std::string text = value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-  constexpr size_t kMostBytes = 60;
-  if (text.size() > kMostBytes) text = text.substr(0, kMostBytes) + "...";
-  return text;
-}
-
 absl::Status Refused(const std::string& place, const OrderedJson& value, const std::string& allowed) {
-  return absl::InvalidArgumentError(absl::StrCat(place, " is ", Short(value), "; allowed: ", allowed));
+  return absl::InvalidArgumentError(absl::StrCat(place, " is ", CutJson(value), "; allowed: ", allowed));
 }
 
 // Null where there is none, or a null.

@@ -52,6 +52,17 @@ TEST(ChatMessage, HasTheDecimalNumbersOfArgumentsAsDoubles) {
   EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"], OrderedJson({{"x", 3.141592653589793}, {"v", 1e17}}));
 }
 
+TEST(ChatMessage, ThatIsLongIsNotCutInsideOfACharacterInAnError) {
+  std::string content = "a";
+  for (int i = 0; i < 200; ++i) content += "\u00e9";
+  for (const std::string pad : {"", "b"}) {
+    const OrderedJson message = {{"role", "user"}, {"content", {pad + content}}};
+    const std::string error = Error(message.dump().c_str());
+    EXPECT_THAT(error, HasSubstr("\u00e9... ("));
+    EXPECT_NO_THROW((void)OrderedJson(error).dump()) << "it is no UTF-8";
+  }
+}
+
 TEST(ChatMessage, ThatIsNotWellFormedIsNamedWithItsValueAndWhatIsAllowed) {
   EXPECT_EQ(Error("7"), R"(m is 7; allowed: {"role": ..., "content": ...})");
   EXPECT_THAT(Error(R"({"content": "a"})"), HasSubstr("a string as \"role\""));

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
+#include "core/errors/shown.h"
 #include "rollout/engine/sampling/sampling_params.h"
 #include "rollout/http/api_error.h"
 
@@ -25,15 +26,8 @@ using Json = nlohmann::ordered_json;  // what templates write keeps its order
 constexpr int64_t kDefaultCompletionTokens = 16;  // OpenAI's; a chat's answer may fill the context
 
 // A value in an error message.
-std::string Short(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  constexpr size_t kMostBytes = 60;
-  if (text.size() > kMostBytes) text = text.substr(0, kMostBytes) + "...";
-  return text;
-}
-
 absl::Status Refused(absl::string_view name, const Json& value, absl::string_view allowed) {
-  return ParameterError(name, absl::StrCat("is ", Short(value), "; allowed: ", allowed));
+  return ParameterError(name, absl::StrCat("is ", CutJson(value), "; allowed: ", allowed));
 }
 
 // The parameters of a request. A null is a parameter that is not there.
@@ -163,7 +157,7 @@ class Reader {
     const Json* model = parameters_.Find("model");
     if (model == nullptr || *model == model_.name) return absl::OkStatus();
     if (!model->is_string()) return Refused("model", *model, "a string");
-    return absl::NotFoundError(absl::StrCat("model is ", Short(*model), "; here is only \"", model_.name, "\""));
+    return absl::NotFoundError(absl::StrCat("model is ", CutJson(*model), "; here is only \"", model_.name, "\""));
   }
 
   absl::Status ReadSampling() {
@@ -392,7 +386,7 @@ class Reader {
       for (const Json& id : *one) {
         if (!Parameters::ToInt32(id, &ids.emplace_back()) || ids.back() < 0 || ids.back() >= model_.vocab_size) {
           return ParameterError("prompt",
-                                absl::StrCat("holds ", Short(id), " where a token id is expected; allowed: 0 to ",
+                                absl::StrCat("holds ", CutJson(id), " where a token id is expected; allowed: 0 to ",
                                              model_.vocab_size - 1));
         }
       }
