@@ -24,6 +24,7 @@ namespace quartet {
 namespace {
 
 using nlohmann::json;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -251,8 +252,23 @@ TEST(Groups, WhoseMetricsDifferByRoundingAloneHaveNoSignal) {
   for (const auto* group : {&sums, &right, &zero}) EXPECT_FALSE(KeepsGroup(*group, GroupFilter::kNotEqual, 0, 1));
   EXPECT_FALSE(KeepsGroup(right, GroupFilter::kMeanInside, 0, 1));
   EXPECT_FALSE(KeepsGroup(sums, GroupFilter::kMeanInside, 0.3, 1));
-  const std::vector<double> apart = {0.3, 0.30001}, tiny = {0, 1e-30};
-  for (const auto* group : {&apart, &tiny}) EXPECT_TRUE(KeepsGroup(*group, GroupFilter::kNotEqual, 0, 1));
+  const std::vector<double> apart = {0.3, 0.30001}, small = {0, 1e-6}, whole = {0, 0, 1};
+  for (const auto* group : {&apart, &small, &whole}) EXPECT_TRUE(KeepsGroup(*group, GroupFilter::kNotEqual, 0, 1));
+}
+
+// As a reward function in fp32 makes of 0.3 - 0.2 - 0.1, or a gate that is nearly closed of 1.
+TEST(Groups, WhoseMetricsAreAllNearlyZeroHaveNoSignal) {
+  const std::vector<std::vector<double>> groups = {{0, 1e-9}, {0, 1e-30}, {-1e-9, 1e-9}, {0, 0.3f - 0.2f - 0.1f, 5e-8}};
+  for (const auto& group : groups) {
+    EXPECT_FALSE(KeepsGroup(group, GroupFilter::kNotEqual, 0, 1));
+    EXPECT_FALSE(KeepsGroup(group, GroupFilter::kMeanInside, 0, 1));
+    for (const AdvantageEstimator& estimator : AdvantageEstimators()) {
+      if (!estimator.compares()) continue;
+      std::vector<double> compared = group;
+      estimator.compare(Algorithm(std::string(estimator.name), {}), MomentsOf(compared), compared);
+      EXPECT_THAT(compared, Each(0)) << estimator.name;
+    }
+  }
 }
 
 TEST(Rewards, ThatCancelButForRoundingAddUpToZero) {

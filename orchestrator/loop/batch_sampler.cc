@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -141,7 +142,8 @@ absl::StatusOr<std::vector<Experience>> BatchSampler::Draw(int64_t step, uint64_
   generate_seconds_ = score_seconds_ = 0;
   std::vector<Group> kept;
   int64_t draws = 0, groups_seen = 0, without_signal = 0, surplus = 0, failed = 0;
-  std::string why;  // of one that failed
+  std::string why;                                                        // of one that failed
+  double least = std::numeric_limits<double>::infinity(), most = -least;  // of all scores
   do {
     if (dynamic.max_num_gen_batches() > 0 && draws == dynamic.max_num_gen_batches()) {
       const std::string failures =
@@ -150,7 +152,12 @@ absl::StatusOr<std::vector<Experience>> BatchSampler::Draw(int64_t step, uint64_
                                      "): what is left of a group may lack a signal for that alone. Else the");
       return absl::FailedPreconditionError(absl::StrCat(
           "step ", step, ": of ", groups_seen, " groups of answers only ", kept.size(), " have a signal (",
-          "algorithm.dynamic_sampling.filter \"", dynamic.filter(), "\"), and ", wanted, " are needed. ", failures,
+          "algorithm.dynamic_sampling.filter \"", dynamic.filter(), "\"), and ", wanted,
+          " are needed; scores were from ", least, " to ", most,
+          filter == GroupFilter::kMeanInside
+              ? absl::StrCat(", range_low is ", dynamic.range_low(), " and range_high ", dynamic.range_high())
+              : "",
+          ". ", failures,
           " prompts are "
           "too easy or too hard for this policy: choose others, raise rollout.n_samples_per_prompt, or "
           "algorithm.dynamic_sampling.max_num_gen_batches (",
@@ -165,7 +172,11 @@ absl::StatusOr<std::vector<Experience>> BatchSampler::Draw(int64_t step, uint64_
       if (group.failed > 0) why = group.why;
       if (group.answers.empty()) continue;
       std::vector<double> scores;
-      for (const Experience& e : group.answers) scores.push_back(e.score);
+      for (const Experience& e : group.answers) {
+        scores.push_back(e.score);
+        least = std::min(least, scores.back());
+        most = std::max(most, scores.back());
+      }
       if (!KeepsGroup(scores, filter, dynamic.range_low(), dynamic.range_high())) {
         ++without_signal;
       } else if (kept.size() == wanted) {

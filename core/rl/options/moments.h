@@ -12,8 +12,12 @@ namespace quartet {
 // values of equal answers differ in their last bits from one micro-batch to another.
 inline constexpr double kRounding = 1e-6;
 
+// Rewards are parts and sums of numbers of about 1. Where these cancel in fp32, inside of a reward function, up to 6e-8
+// is left, which is as large as itself: of numbers below this size differences count as if they were of it.
+inline constexpr double kLeastSize = 0.1;
+
 // Whether `a` is above `b` by more than rounding.
-inline bool IsAbove(double a, double b) { return a - b > kRounding * std::max(std::abs(a), std::abs(b)); }
+inline bool IsAbove(double a, double b) { return a - b > kRounding * std::max({std::abs(a), std::abs(b), kLeastSize}); }
 
 // Whether all are the same but for rounding; at least one.
 inline bool AreEqual(std::span<const double> values) {
