@@ -54,11 +54,18 @@ ExpressionPtr Grammar::Factor(bool may_apply) {
   ExpressionPtr base = Base();
   while (!failed()) {
     tokens_.CountLink();
+    const bool derivative = base->kind == Kind::kSymbol && tokens_.Sign("^") && tokens_.Sign("{", 1) &&
+                            tokens_.Sign("(", 2) && tokens_.Sign(")", 4) && tokens_.Sign("}", 5);
     if (may_apply && IsApplied(*base, begin)) {
       base = Applied(tokens_.TextSince(begin));
+    } else if (derivative) {
+      // x^{(n)} is no power.
+      tokens_.Skip(6);
+      base = Make(Kind::kSymbol, base->name + tokens_.TextSince(tokens_.at() - 6), {});
     } else if (tokens_.TakeSign("^")) {
       base = PowerOf(std::move(base), Script());
     } else if (tokens_.TakeSign("!")) {
+      if (tokens_.Sign("!")) return Fail();  // n!!
       base = Make(Kind::kFunction, "factorial", {std::move(base)});
     } else {
       break;
@@ -212,10 +219,16 @@ ExpressionPtr Grammar::Bracketed(const std::string& open) {
            tokens_.Command("rangle");
   };
   // {x | x > 3}: what the condition says, of several all.
-  const bool divided = tokens_.Sign("|", 1) || tokens_.Command("|", 1) || tokens_.Sign(":", 1);
+  size_t bar = 1;
+  if (tokens_.Command("in", 1) && tokens_.Command("reals", 2)) bar = 3;
+  if (tokens_.Command("in", 1) && tokens_.Command("mathbb", 2)) {
+    const size_t letter = tokens_.Sign("{", 3) ? 4 : 3;
+    if (tokens_.Peek(letter).text == "R") bar = letter + (letter == 4 ? 2 : 1);
+  }
+  const bool divided = tokens_.Sign("|", bar) || tokens_.Command("|", bar) || tokens_.Sign(":", bar);
   if (open == "\\{" && divided && tokens_.Peek().kind == Token::Kind::kLetter) {
-    const ExpressionPtr name = Symbol(tokens_.Peek().text);
-    tokens_.Skip(2);
+    const ExpressionPtr name = Make(Kind::kSymbol, tokens_.Peek().text, {});
+    tokens_.Skip(bar + 1);
     bool either = false;
     while (!failed() && !closes()) {
       elements.push_back(Relations());
@@ -248,7 +261,8 @@ ExpressionPtr Grammar::Bracketed(const std::string& open) {
   if (elements.size() == 1) {
     // {u}_1, of \mathbf{u}_1
     if (open == "{" && elements[0]->kind == Kind::kSymbol && tokens_.Sign("_")) return Symbol(elements[0]->name);
-    return elements[0];
+    // [x] may be the floor of x, or its class.
+    return open == "[" && elements[0]->kind == Kind::kSymbol ? Fail() : elements[0];
   }
   if (elements.empty()) return Fail();
   if (open == "{") return Make(Kind::kSet, "", std::move(elements));
@@ -258,7 +272,7 @@ ExpressionPtr Grammar::Bracketed(const std::string& open) {
 ExpressionPtr Grammar::Between(const std::string& function, std::string_view close) {
   tokens_.Skip();
   ++bars_;
-  ExpressionPtr inside = Sum();
+  ExpressionPtr inside = Sets();
   --bars_;
   if (!tokens_.Expect(tokens_.Command(close) || (close == "|" && tokens_.Sign("|")))) return Fail();
   return Make(Kind::kFunction, function, {std::move(inside)});

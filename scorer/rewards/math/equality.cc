@@ -276,7 +276,11 @@ std::optional<Region> RegionSaid(const Formula& formula) {
   if (!all || !any) return std::nullopt;
   if (formula.elements.size() == 1) return RegionOf(*formula.elements[0]);
   if (formula.joint == Joint::kOr) return UnionOf(formula.elements);
-  return formula.joint == Joint::kAnd ? IntersectionOf(formula.elements) : std::nullopt;
+  // "x > 2, x \\neq 3" is all of it, "x < 2, x > 3" is not said.
+  const bool excepts = std::any_of(formula.elements.begin(), formula.elements.end(), [](const auto& e) {
+    return e->kind == Kind::kRelation && (e->name == "!=" || e->name == "notin");
+  });
+  return formula.joint == Joint::kAnd || excepts ? IntersectionOf(formula.elements) : std::nullopt;
 }
 
 bool SameFormula(const Formula& a, const Formula& b, Doubt* doubt) {

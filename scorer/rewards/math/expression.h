@@ -35,7 +35,7 @@ struct Expression {
     kUnion,     // of sets; in any order
     kIntersection,
     kWithout,   // a set less another
-    kRelation,  // `name`: "=", "about", "<", "<=", "!=", "in", "such" (a name and its
+    kRelation,  // `name`: "=", "about", "<", "<=", "!=", "in", "notin", "such" (a name and its
                 // condition, {x | x > 3}); of two
     kText,      // `name`: words
   };

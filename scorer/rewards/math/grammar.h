@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,7 +17,7 @@ namespace quartet::math {
 class Grammar {
  public:
   // `minus`: what \pm stands for.
-  Grammar(std::vector<Token> tokens, bool minus) : tokens_(std::move(tokens)), minus_(minus) {}
+  Grammar(std::vector<Token> tokens, bool minus) : tokens_(std::move(tokens)), minus_(minus) { FindFunctions(); }
 
   bool failed() const { return tokens_.failed(); }
 
@@ -63,6 +64,11 @@ class Grammar {
   // Whether what is next, in brackets, is what `head` is applied to, which began at `begin`, and no factor: of f(x + 1)
   // and y(x), not of x(x + 1).
   bool IsApplied(const Expression& head, size_t begin) const;
+  // Whether the brackets that are next, of `length` tokens, have but a name or a number that is not `letter`: y(x),
+  // a(n), x_1(2).
+  bool IsAlone(const std::string& letter, size_t length) const;
+  // Letters that are so applied somewhere: where T(n) is, T(n - 1) is no product.
+  void FindFunctions();
   // The brackets, with the arguments that are in them.
   ExpressionPtr Applied(std::string name);
   // \det A, \max(a, b).
@@ -99,8 +105,10 @@ class Grammar {
 
   TokenCursor tokens_;
   const bool minus_;
+  std::set<std::string> functions_;
   int bars_ = 0;  // of |...| that are open
   bool plus_minus_ = false;
+  bool joins_conditions_ = false;  // by \\land or \\lor
   bool has_or_ = false, has_and_ = false, has_comma_ = false;
 };
 

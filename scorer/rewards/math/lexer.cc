@@ -49,10 +49,8 @@ constexpr std::pair<std::string_view, std::string_view> kSameCommands[] = {
     {"lt", "less"},
     {"gt", "greater"},
     {"varnothing", "emptyset"},
-    {"land", "and"},
-    {"lor", "or"},
-    {"wedge", "and"},
-    {"vee", "or"},
+    {"wedge", "land"},
+    {"vee", "lor"},
     {"backslash", "setminus"},
     {"colon", "colon"},
     {"arcsin", "asin"},
@@ -346,7 +344,10 @@ class Lexer {
       if ((name == "left" || name == "right") && View(1) == ".") ++at_;
     } else if (IsOneOf(kTexts, name)) {
       return Text();
-    } else if (!IsOneOf(kStyles, name)) {
+    } else if (!IsOneOf(kStyles, name) || (name == "underline" && tokens_.size() > 1 && tokens_.back().text == "{" &&
+                                           tokens_[tokens_.size() - 2].text == "^")) {
+      // n^{\underline{k}} is no power.
+
       Add(Token::Kind::kCommand, std::move(name));
     }
     return true;

@@ -20,9 +20,15 @@ bool IsName(const Expression& of) {
       [[fallthrough]];
     case Kind::kDivide:
       return std::all_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return IsName(*a); });
-    case Kind::kFunction:  // |AB|
-      return of.name == "abs" && (of.arguments[0]->kind == Kind::kMultiply || of.arguments[0]->kind == Kind::kText) &&
-             IsName(*of.arguments[0]);
+    case Kind::kUnion:
+    case Kind::kIntersection:
+    case Kind::kWithout:
+      return std::all_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return IsName(*a); });
+    case Kind::kFunction: {  // |AB|, |A|, |\vec{a}|, |A \cup B|; |x| = 3 says two values
+      if (of.name != "abs") return false;
+      const Expression& inside = *of.arguments[0];
+      return inside.kind == Kind::kSymbol ? capital(inside.name[0]) || inside.name.starts_with("vec ") : IsName(inside);
+    }
     case Kind::kSequence:
       return of.name != "chain" &&
              std::all_of(of.arguments.begin(), of.arguments.end(), [](const auto& a) { return IsName(*a); });
@@ -36,6 +42,8 @@ std::optional<ExpressionPtr> ValueSaid(const Expression& of) {
   const ExpressionPtr &left = of.arguments[0], &right = of.arguments[1];
   if (IsName(*left) || (IsConstant(*left) && IsConstant(*right))) return right;
   if (IsName(*right)) return left;
+  // A^{-1}, A^T of a matrix.
+  if (left->kind == Expression::Kind::kPower && IsName(*left->arguments[0]) && !IsScalar(*right)) return right;
   return std::nullopt;
 }
 

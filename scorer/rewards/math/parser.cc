@@ -59,8 +59,9 @@ void Grammar::SkipSeparators() {
   bool any = false, with_or = false, with_and = false;
   for (; tokens_.IsSeparator(); tokens_.Skip()) {
     any = true;
-    with_or |= tokens_.Command("or");
-    with_and |= tokens_.Command("and");
+    with_or |= tokens_.Command("or") || tokens_.Command("lor");
+    with_and |= tokens_.Command("and") || tokens_.Command("land");
+    joins_conditions_ |= tokens_.Command("land") || tokens_.Command("lor");
   }
   if (any) (with_or ? has_or_ : with_and ? has_and_ : has_comma_) = true;
 }
@@ -79,6 +80,11 @@ std::vector<Grammar::Element> Grammar::Elements() {
     tokens_.TakeSign(".");
   } while (!failed() && tokens_.IsSeparator());
   if (!tokens_.AtEnd() || elements.empty()) tokens_.Fail();
+  const bool conditions = std::all_of(elements.begin(), elements.end(), [](const Element& element) {
+    const Expression& of = *element.expression;
+    return of.kind == Kind::kRelation || (of.kind == Kind::kSequence && of.name == "chain");
+  });
+  if (joins_conditions_ && !conditions) tokens_.Fail();
   return elements;
 }
 
@@ -171,6 +177,19 @@ ExpressionPtr Grammar::Sum() {
     terms.push_back(minus ? Negate(std::move(term)) : std::move(term));
   } while (!failed() && (sign = PlusOrMinus()).has_value());
   if (terms.size() == 1) return Modulo(terms[0]);
+  // \mathbb{R} - \{0\}
+  const auto is_less = [](const ExpressionPtr& term) {
+    return term->kind == Kind::kMultiply && term->arguments.size() == 2 && term->arguments[1]->kind == Kind::kSet;
+  };
+  if (terms[0]->kind == Kind::kSymbol && terms[0]->name == "mathbb R" &&
+      std::all_of(terms.begin() + 1, terms.end(), is_less)) {
+    for (auto term = terms.begin() + 1; term != terms.end(); ++term) {
+      const Expression& factor = *(*term)->arguments[0];
+      if (factor.kind != Kind::kNumber || factor.number != -1) return Fail();
+      *term = (*term)->arguments[1];
+    }
+    return Make(Kind::kWithout, "", std::move(terms));
+  }
   // A unit is that of all terms, at each of them or behind the last one.
   if (terms.back()->kind != Kind::kQuantity) return Modulo(Make(Kind::kAdd, "", std::move(terms)));
   const std::string unit = terms.back()->name;
@@ -260,6 +279,8 @@ ExpressionPtr Grammar::Product() {
       } else {
         factors.back() = Make(Kind::kApply, "cross", {factors.back(), std::move(right)});
       }
+    } else if (tokens_.TakeCommand("circ")) {
+      factors.back() = Make(Kind::kApply, "circ", {factors.back(), Factor(/*may_apply=*/false)});
     } else if (tokens_.Sign("/") && TakeDerivative(&factors)) {
       continue;
     } else if (tokens_.Sign("/") || tokens_.Command("divide")) {

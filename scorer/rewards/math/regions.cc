@@ -249,10 +249,11 @@ std::optional<Region> RegionOf(const Expression& of) {
     if (!Join(&region.intervals)) return std::nullopt;
     return region;
   }
-  if (of.kind == Kind::kRelation && (of.name == "!=" || of.name == "in")) {
+  if (of.kind == Kind::kRelation && (of.name == "!=" || of.name == "in" || of.name == "notin")) {
     if (!IsName(*of.arguments[0])) return std::nullopt;
     region.intervals = {All()};
-    std::optional<Region> said = of.name == "in" ? RegionOf(*of.arguments[1]) : Without(region, {of.arguments[1]});
+    std::optional<Region> said = of.name == "!=" ? Without(region, {of.arguments[1]}) : RegionOf(*of.arguments[1]);
+    if (said.has_value() && of.name == "notin") said = Complement(*said);
     if (said.has_value()) said->name = NameIn(*of.arguments[0]);
     return said;
   }

@@ -28,7 +28,9 @@ bool TokenCursor::Command(std::string_view name, size_t ahead) const {
   return Peek(ahead).kind == Token::Kind::kCommand && Peek(ahead).text == name;
 }
 
-bool TokenCursor::IsSeparator() const { return Sign(",") || Sign(";") || Command("and") || Command("or"); }
+bool TokenCursor::IsSeparator() const {
+  return Sign(",") || Sign(";") || Command("and") || Command("or") || Command("land") || Command("lor");
+}
 
 bool TokenCursor::TakeSign(std::string_view sign) {
   if (!Sign(sign)) return false;

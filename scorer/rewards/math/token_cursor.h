@@ -52,6 +52,7 @@ class TokenCursor {
   std::string TakeText();
   // Where the cursor is, and what stands from there up to where it is later, without braces.
   size_t at() const { return at_; }
+  void Return(size_t to) { at_ = to; }
   std::string TextSince(size_t begin) const;
   bool StoodAt(std::string_view sign, size_t at) const {
     return tokens_[at].kind == Token::Kind::kSign && tokens_[at].text == sign;

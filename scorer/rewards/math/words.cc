@@ -30,8 +30,9 @@ Token Meaning(const std::string& word) {
 bool IsBoundary(const Token& token) {
   if (token.kind == Token::Kind::kEnd || RelationOf(token).has_value()) return true;
   if (token.kind == Token::Kind::kSign) return std::string_view(",;:|&").find(token.text) != std::string_view::npos;
-  return token.kind == Token::Kind::kCommand && (token.text == "and" || token.text == "or" || token.text == "{" ||
-                                                 token.text == "}" || token.text == "|" || token.text == "approx");
+  return token.kind == Token::Kind::kCommand &&
+         (token.text == "and" || token.text == "or" || token.text == "land" || token.text == "lor" ||
+          token.text == "{" || token.text == "}" || token.text == "|" || token.text == "approx");
 }
 
 // Which tokens bound what is beside them: the above, and brackets that are beside one themselves.
@@ -206,7 +207,7 @@ std::optional<std::string> RelationOf(const Token& token) {
     if (token.text == "less") return "<";
     if (token.text == "greater") return ">";
     if (token.text == "neq") return "!=";
-    if (token.text == "in") return "in";
+    if (token.text == "in" || token.text == "notin") return token.text;
     if (token.text == "equiv") return "=";
   }
   return std::nullopt;

@@ -20,7 +20,7 @@ std::string_view InverseOf(std::string_view function);
 bool IsSymbol(std::string_view name);
 // Marks over a letter or letters, or before them, that are part of a name: \vec{a}, \overline{AB}, \angle ABC.
 bool IsMark(std::string_view command);
-// "=", "<", ">", "<=", ">=", "!=" or "in".
+// "=", "<", ">", "<=", ">=", "!=", "in" or "notin".
 std::optional<std::string> RelationOf(const Token& token);
 
 // Words of plain text: "and" and "or" separate; functions and constants are commands; units behind numbers, and words
