@@ -176,11 +176,7 @@ ExpressionPtr Grammar::Marked(const std::string& mark) {
 std::optional<ExpressionPtr> Grammar::Chosen() {
   const auto chosen = [](std::string_view letter, ExpressionPtr of, ExpressionPtr number) {
     if (letter == "C") return Make(Kind::kFunction, "binom", {std::move(of), std::move(number)});
-    // Of n! / (n - k)!.
-    ExpressionPtr rest = Make(Kind::kAdd, "", {of, Make(Kind::kMultiply, "", {MakeNumber(-1), std::move(number)})});
-    return Make(
-        Kind::kDivide, "",
-        {Make(Kind::kFunction, "factorial", {std::move(of)}), Make(Kind::kFunction, "factorial", {std::move(rest)})});
+    return Make(Kind::kFunction, "permutations", {std::move(of), std::move(number)});
   };
   // ^{10}C_{3}, _{10}C_{3}
   if (tokens_.Sign("^") || tokens_.Sign("_")) {

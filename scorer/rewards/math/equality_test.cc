@@ -260,6 +260,7 @@ TEST(MathEquality, BoundsTheWorkThatHostileAnswersCause) {
                                                           "\\begin{vmatrix}" + repeat("x&", 4000) + "\\end{vmatrix}",
                                                           repeat("\\frac{d}{dx}", 600) + "x",
                                                           repeat("d/dx", 1500),
+                                                          repeat("{}^{", 18) + "x" + repeat("}P_1", 18),
                                                           repeat("A^{-1}", 1300),
                                                           repeat("|(", 60) + "x" + repeat(")-1|", 60) + "<1",
                                                           repeat("(x^{24}-2)", 700) + "<1",

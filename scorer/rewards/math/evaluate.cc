@@ -105,6 +105,13 @@ std::optional<mpq_class> ExactFunction(const std::string& name, const std::vecto
     mpz_bin_uiui(ways.get_mpz_t(), x.get_num().get_ui(), arguments[1].get_num().get_ui());
     return mpq_class(ways);
   }
+  if (name == "permutations" && IsInteger(x) && IsInteger(arguments[1]) && x <= kLargestFactorial &&
+      arguments[1] >= 0 && arguments[1] <= x) {
+    mpz_class all, others;
+    mpz_fac_ui(all.get_mpz_t(), x.get_num().get_ui());
+    mpz_fac_ui(others.get_mpz_t(), mpz_class(x.get_num() - arguments[1].get_num()).get_ui());
+    return mpq_class(all / others);
+  }
   if (name == "floor" || name == "ceil") {
     mpz_class whole;
     (name == "floor" ? mpz_fdiv_q : mpz_cdiv_q)(whole.get_mpz_t(), x.get_num_mpz_t(), x.get_den_mpz_t());
@@ -246,10 +253,11 @@ std::optional<Ball> EncloseFunction(const std::string& name, const std::vector<B
   if (name == "tanh") return Apply(x, arb_tanh, acb_tanh, bits);
   if (name == "factorial" && x.is_real()) return Gamma(Plus(x, 1, bits), bits);
   if (name == "floor" || name == "ceil") return Rounded(x, name == "ceil", bits);
-  if (name == "binom" && x.is_real() && arguments[1].is_real()) {
+  if ((name == "binom" || name == "permutations") && x.is_real() && arguments[1].is_real()) {
     Ball rest, value;
     acb_sub(rest.get(), x.get(), arguments[1].get(), bits);
-    acb_mul(value.get(), Gamma(Plus(arguments[1], 1, bits), bits).get(), Gamma(Plus(rest, 1, bits), bits).get(), bits);
+    value = Gamma(Plus(rest, 1, bits), bits);
+    if (name == "binom") acb_mul(value.get(), value.get(), Gamma(Plus(arguments[1], 1, bits), bits).get(), bits);
     acb_div(value.get(), Gamma(Plus(x, 1, bits), bits).get(), value.get(), bits);
     return value;
   }

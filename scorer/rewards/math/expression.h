@@ -25,8 +25,8 @@ struct Expression {
     kPower,     // of two
     kQuantity,  // of one; `name`: its unit, as units.h writes it. Has no value inside of another expression
     kFunction,  // `name` ("sqrt", "sin", "log", "abs", ...) of one argument; "root" and "logb" of two, of which the
-                // first is the degree or base; "binom" and "mod" of two; "determinant" of n * n; "max", "min", "gcd"
-                // and "lcm" of any number
+                // first is the degree or base; "binom", "permutations" (n! / (n - k)!) and "mod" of two; "determinant"
+                // of n * n; "max", "min", "gcd" and "lcm" of any number
     kApply,  // a function of which nothing is known ("f", "f^-1", "det", "cross"), of all arguments in order: the same
              // only where its name and they are
     kSequence,  // in order; `name`: its brackets, such as "()", "[)", "::" (a ratio), "matrix", or "all" and
