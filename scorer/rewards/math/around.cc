@@ -88,29 +88,36 @@ bool IsLayout(std::string_view command) {
   return all->contains(command);
 }
 
+// Of regular verbs, in any form, that have what is counted behind them.
+bool IsStoryVerb(std::string_view lower) {
+  static const auto* verbs = new Set{
+      "equal",    "get",      "have",   "obtain",  "find",     "give",   "yield",   "make",    "pay",        "earn",
+      "need",     "cost",     "spend",  "sell",    "buy",      "take",   "use",     "eat",     "read",       "save",
+      "leave",    "receive",  "travel", "run",     "walk",     "drive",  "collect", "contain", "hold",       "weigh",
+      "owe",      "win",      "score",  "produce", "become",   "remain", "measure", "last",    "conclude",   "end",
+      "start",    "begin",    "mean",   "charge",  "bake",     "see",    "plant",   "lose",    "add",        "raise",
+      "drink",    "write",    "catch",  "pick",    "gain",     "say",    "choose",  "require", "count",      "work",
+      "exercise", "climb",    "donate", "type",    "deliver",  "bring",  "hire",    "sleep",   "study",      "play",
+      "swim",     "watch",    "visit",  "build",   "cook",     "cut",    "order",   "pack",    "print",      "sew",
+      "knit",     "paint",    "grow",   "know",    "want",     "share",  "send",    "wash",    "clean",      "borrow",
+      "lend",     "invite",   "serve",  "keep",    "throw",    "feed",   "solve",   "own",     "contribute", "complete",
+      "finish",   "practice", "rent",   "order",   "purchase", "total",  "cover",   "carry"};
+  for (const std::string_view ending : {"", "s", "es", "d", "ed"}) {
+    if (lower.ends_with(ending) && verbs->contains(lower.substr(0, lower.size() - ending.size()))) return true;
+  }
+  return false;
+}
+
 // Words that say that a value follows at once. Verbs of other kinds ("excludes") may say anything of it.
 bool SaysValue(std::string_view lower) {
   static const auto* words = new Set{
-      "is",        "are",     "was",     "were",     "equals",   "equal",     "get",       "gets",      "got",
-      "have",      "has",     "had",     "obtain",   "obtains",  "find",      "finds",     "found",     "gives",
-      "give",      "gave",    "yields",  "yield",    "makes",    "make",      "made",      "pay",       "pays",
-      "paid",      "earn",    "earns",   "earned",   "need",     "needs",     "needed",    "cost",      "costs",
-      "spend",     "spends",  "spent",   "sell",     "sells",    "sold",      "buy",       "buys",      "bought",
-      "take",      "takes",   "took",    "use",      "uses",     "used",      "eat",       "eats",      "ate",
-      "read",      "reads",   "save",    "saves",    "saved",    "leaves",    "left",      "receive",   "receives",
-      "received",  "travel",  "travels", "traveled", "run",      "runs",      "ran",       "walk",      "walks",
-      "walked",    "drive",   "drives",  "drove",    "collect",  "collects",  "collected", "contain",   "contains",
-      "contained", "hold",    "holds",   "held",     "weigh",    "weighs",    "weighed",   "owe",       "owes",
-      "owed",      "win",     "wins",    "won",      "score",    "scores",    "scored",    "produce",   "produces",
-      "produced",  "totals",  "total",   "becomes",  "become",   "became",    "remains",   "remain",    "measures",
-      "lasts",     "sum",     "answer",  "result",   "conclude", "so",        "thus",      "therefore", "hence",
-      "then",      "that",    "which",   "value",    "solution", "solutions", "roots",     "means",     "charge",
-      "charges",   "charged", "bake",    "bakes",    "baked",    "sees",      "saw",       "plants",    "planted",
-      "lost",      "loses",   "lose",    "added",    "raised",   "raises",    "drank",     "drinks",    "wrote",
-      "writes",    "caught",  "catches", "picked",   "picks",    "gained",    "gains",     "it's",      "that's",
-      "there's",   "here's",  "say",     "says",     "choose",   "chooses",   "required",  "requires",  "require",
-      "count",     "counts",  "there"};
-  return words->contains(lower);
+      "is",        "are",    "was",    "were",    "got",     "has",    "had",    "found",     "gave",  "made",
+      "paid",      "spent",  "sold",   "bought",  "took",    "ate",    "left",   "ran",       "drove", "held",
+      "won",       "became", "saw",    "lost",    "drank",   "wrote",  "caught", "sum",       "value", "solution",
+      "solutions", "roots",  "answer", "result",  "total",   "so",     "thus",   "therefore", "hence", "then",
+      "that",      "which",  "it's",   "that's",  "there's", "here's", "there",  "built",     "grew",  "slept",
+      "swam",      "went",   "leaves", "carries", "carried"};
+  return words->contains(lower) || IsStoryVerb(lower);
 }
 
 // "comes to 5", "a total of 5".
@@ -122,6 +129,10 @@ bool SaysValueWith(std::string_view lower, std::string_view preposition) {
               "price", "profit", "speed",  "length", "distance", "amount", "probability", "perimeter"};
   static const auto* at = new Set{"ends", "starts", "begins", "arrives", "leaves", "arrive",
                                   "end",  "start",  "stands", "arrived", "ended",  "started"};
+  // "picked up", "gave away", "worked for"
+  if ((preposition == "up" || preposition == "away" || preposition == "back" || preposition == "for") &&
+      IsStoryVerb(lower))
+    return true;
   if (preposition == "to") return to->contains(lower);
   if (preposition == "of") return of->contains(lower);
   if (preposition == "at") return at->contains(lower);
@@ -157,6 +168,7 @@ std::string_view LastClause(std::string_view before) {
       if (c == '.' && i > 0 && InWord(before[i - 1]) && before.substr(0, i).ends_with("Rs")) continue;
       return before.substr(i + 1);
     }
+    if (before.substr(i).starts_with(" then ")) return before.substr(i + 6);
     if (before.substr(i).starts_with("\xE2\x80\x94")) return before.substr(i + 3);  // a dash
     if (before.substr(i).starts_with("\xE3\x80\x82") || before.substr(i).starts_with("\xEF\xBC\x8C"))
       return before.substr(i + 3);
@@ -217,9 +229,13 @@ bool AnyDenies(const std::vector<std::string>& words) {
   const auto relative = [](const std::string& word) { return word == "that" || word == "who" || word == "which"; };
   for (size_t i = 0; i < words.size(); ++i) {
     if (!Denies(words[i])) continue;
+    static const auto* verbs =
+        new Set{"is", "are", "was", "were", "does", "do", "did", "can", "must", "will", "would", "should", "be"};
+    // "the pieces not taken are"
+    const bool attribute = words[i] == "not" && i > 1 && i + 2 < words.size() && !verbs->contains(words[i - 1]);
     const bool in_relative =
         i + 3 < words.size() && i >= 2 && (relative(words[i - 1]) || relative(words[i - 2])) && words[0] != "it";
-    if (!in_relative) return true;
+    if (!in_relative && !attribute) return true;
   }
   return false;
 }
@@ -291,6 +307,7 @@ bool Leaves(std::string_view behind, bool after_unit, bool one) {
       if ((word == "and" || word == "but" || word == "not") && (word == "not" || rest.starts_with(" not "))) {
         return words.MayEnd() && !TakesBack(behind.substr(word == "not" ? i : end));
       }
+      if (word == "that" && words.HasNoun()) return words.MayEnd();
       if (!words.Take(word)) return false;
       i = end;
     } else if (c == '\n') {
@@ -369,14 +386,17 @@ bool LeadsIn(std::string_view before) {
   if (last == "be") return MayBe(second);
   // "adds up to", "up to"
   if (last == "to" && second == "up") return words.size() > 2 && words[words.size() - 3].starts_with("add");
-  static const auto* doubts = new Set{"to", "could", "might", "may", "can"};
+  static const auto* doubts = new Set{"could", "might", "may", "can"};
+  // "5 hours to drive 300": no value of its sentence.
+  if (second == "to" && words.size() > 2 && !SaysValue(words[words.size() - 3])) return false;
   return (SaysValue(last) && !doubts->contains(second)) || SaysValueWith(second, last);
 }
 
 std::optional<std::string> FactorBehind(std::string_view behind, std::string_view value) {
   const size_t digit = value.find_last_of("0123456789");
   const std::string_view unit = digit == std::string_view::npos ? value : value.substr(digit + 1);
-  const bool after_unit = std::any_of(unit.begin(), unit.end(), AsciiLetter);
+  const bool after_unit =
+      value.find('$') != std::string_view::npos || std::any_of(unit.begin(), unit.end(), AsciiLetter);
   const bool one = value.ends_with('1') && (value.size() == 1 || OneOf(" =$", value[value.size() - 2]));
   size_t begin = 0;
   while (begin < behind.size() && OneOf(" $*~)", behind[begin])) ++begin;

@@ -316,7 +316,7 @@ std::string WithDigits(std::string_view text, bool (*leads_in)(std::string_view 
 }
 
 bool WordsBehind::TakeNumber() {
-  if (state_ == State::kFree) return true;
+  if (state_ == State::kFree) return !compared_;
   // "5 feet 6", "5 apples of 6", "5 apples and about 6".
   static const auto* none = new Words{"of", "out", "to", "by", "per", "each", "every", "point", ""};
   return state_ == State::kNoun && words_after_noun_ > 0 && !and_ && !none->contains(last_);
@@ -344,7 +344,7 @@ bool WordsBehind::Take(std::string_view word) {
   const std::string_view part = word.substr(word.rfind('-') == std::string_view::npos ? 0 : word.rfind('-') + 1);
   if (lower.ends_with('s') && lower.size() > 3 && Cardinals().contains(lower.substr(0, lower.size() - 1))) return false;
   if (Cardinals().contains(LowerWord(part))) {
-    return state_ == State::kFree || (state_ == State::kNoun && MayStandBeforeNumber(before));
+    return (state_ == State::kFree && !compared_) || (state_ == State::kNoun && MayStandBeforeNumber(before));
   }
   if (state_ == State::kTimes) {
     // "72 times as many", "72 times a day".
@@ -370,6 +370,7 @@ bool WordsBehind::Take(std::string_view word) {
       // "5 more apples" are five.
       if (lower == "more" || lower == "fewer" || lower == "less") {
         state_ = State::kAdjective;
+        more_ = true;
         return true;
       }
       if (state_ == State::kNumber && !IsUnitWord(word) && MayFollowNumber(lower)) {
@@ -392,6 +393,12 @@ bool WordsBehind::Take(std::string_view word) {
           lower == "makes" || lower == "gives" || lower == "goes" || lower == "does") {
         return true;  // of what it is a number, no more of the number
       }
+      // "5 more apples than Tom has", "5 cm longer than the other": a difference is what is asked for.
+      if (lower == "than" && has_noun_ && (more_ || before == "more" || before.ends_with("er"))) {
+        state_ = State::kThan;
+        return true;
+      }
+      if (lower == "more" && has_noun_) return true;
       if (lower == "no" && (before == "and" || before == "with")) return true;  // "and no pears"
       return !ChangesValue(part) && !ChangesValue(word) && lower != "less" && lower != "fewer" && lower != "more";
     case State::kVerb:
@@ -403,6 +410,11 @@ bool WordsBehind::Take(std::string_view word) {
       }
       state_ = State::kPredicate;
       return IsPredicate(lower);
+    case State::kThan:
+      // "than x" is computed with.
+      state_ = State::kFree;
+      compared_ = true;
+      return word.size() > 1 && !ChangesValue(word);
     case State::kTimes:
       return false;
     case State::kFree:

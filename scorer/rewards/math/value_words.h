@@ -42,18 +42,22 @@ class WordsBehind {
   // A further number, in digits: "in 2 days".
   bool TakeNumber();
   // Whether the words that were taken say something as they are.
-  bool MayEnd() const { return (state_ != State::kAdjective || one_) && state_ != State::kVerb; }
+  bool MayEnd() const {
+    return (state_ != State::kAdjective || one_) && state_ != State::kVerb && state_ != State::kThan;
+  }
+  // Whether it is said of what it is a number.
+  bool HasNoun() const { return has_noun_; }
   // Whether no word was taken yet.
   bool AtNumber() const { return state_ == State::kNumber && !factor_; }
 
  private:
-  enum class State { kNumber, kAdjective, kTimes, kNoun, kVerb, kPredicate, kFree };
+  enum class State { kNumber, kAdjective, kTimes, kNoun, kThan, kVerb, kPredicate, kFree };
   bool TakeNoun(std::string_view word, const std::string& lower);
   State state_;
   bool one_;
   bool factor_ = false;
   bool and_ = false;
-  bool has_noun_;
+  bool has_noun_, more_ = false, compared_ = false;
   int adjectives_ = 0, words_after_noun_ = 0;
   std::string last_;
 };
