@@ -15,6 +15,7 @@
 #include "core/tokenizer/regex.h"
 #include "scorer/rewards/extract.h"
 #include "scorer/rewards/math/answer.h"
+#include "scorer/rewards/math/around.h"
 #include "scorer/rewards/math/equality.h"
 #include "scorer/rewards/reply_json.h"
 #include "scorer/rewards/rules/choice.h"
@@ -83,7 +84,10 @@ absl::StatusOr<Reward> OpenReasonerZero(const Answer& answer) {
   if (answer.truncated) return RewardOf(math::Truth::kNo);
   const std::optional<std::string_view> said = LastTag(answer.response, "answer");
   const std::optional<std::string_view> boxed = said.has_value() ? LastBoxed(*said) : std::nullopt;
-  return RewardOf(boxed.has_value() ? math::Compare(label, *boxed) : math::Truth::kNo);
+  if (!boxed.has_value()) return RewardOf(math::Truth::kNo);
+  const std::optional<std::string> factor = math::FactorAround(*said, *boxed, *boxed);
+  if (!factor.has_value()) return RewardOf(math::Truth::kUnknown);
+  return RewardOf(math::Compare(label, absl::StrCat(std::string(*boxed), *factor)));
 }
 
 absl::StatusOr<float> Choice(const Answer& answer, const RewardSource& source) {
