@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "scorer/rewards/math/units.h"
 #include "scorer/rewards/math/value_words.h"
 
 namespace quartet::math {
@@ -287,6 +288,7 @@ bool UnboxedBy(const std::vector<std::string>& words) {
 bool Leaves(std::string_view behind, bool after_unit, bool one) {
   behind = behind.substr(0, kMostBytesAround);
   WordsBehind words(after_unit, one);
+  bool upright = false;  // in \text{}, or behind a formula's end
   for (size_t i = 0; i < behind.size();) {
     const char c = behind[i];
     if (InWord(c)) {
@@ -307,13 +309,23 @@ bool Leaves(std::string_view behind, bool after_unit, bool one) {
       if ((word == "and" || word == "but" || word == "not") && (word == "not" || rest.starts_with(" not "))) {
         return words.MayEnd() && !TakesBack(behind.substr(word == "not" ? i : end));
       }
+      static const auto* subjects = new Set{"so", "thus", "hence", "therefore", "it", "we", "she", "he", "they"};
+      if (word == "and") {
+        const std::vector<std::string> next = WordsOf(rest.substr(0, 16));
+        if (!next.empty() && subjects->contains(next[0])) return words.MayEnd();
+      }
       if (word == "that" && words.HasNoun()) return words.MayEnd();
-      if (!words.Take(word)) return false;
+      // "\text{ m}", "$5$ m"
+      if (word.size() == 1 && upright && IsUnitLetter(word[0]) && words.MayEnd()) {
+        words.TakeUnit();
+      } else if (!words.Take(word)) {
+        return false;
+      }
       i = end;
     } else if (c == '\n') {
       return words.MayEnd();
     } else if (c == '.' || c == '!') {
-      if (i + 1 == behind.size() || OneOf(" \n*$)\"'", behind[i + 1]) || (behind[i + 1] & 0x80) != 0)
+      if (i + 1 == behind.size() || OneOf(" \n*$)\"'\\", behind[i + 1]) || (behind[i + 1] & 0x80) != 0)
         return words.MayEnd();
       if (c == '!' || !AsciiLetter(behind[i + 1])) return false;
       ++i;
@@ -335,20 +347,26 @@ bool Leaves(std::string_view behind, bool after_unit, bool one) {
         return false;
       if (command == "end" || command == "begin" || command == "tag" || command == "label" || command == "approx")
         return words.MayEnd();
+      upright |= command == "text" || command == "mathrm" || command == "rm" || (command.empty() && behind[end] == ')');
       i = command.empty() ? end + 1 : end;
     } else if (c == '^' &&
                (behind.substr(i + 1).starts_with("\\circ") || behind.substr(i + 1).starts_with("{\\circ}"))) {
       ++i;
+    } else if (c == '^' && words.HasNoun()) {
+      size_t end = i + 1;
+      while (end < behind.size() && (AsciiDigit(behind[end]) || OneOf("{}-", behind[end]))) ++end;
+      i = end;
     } else if (c == '<' && i + 1 < behind.size() &&
                (behind[i + 1] == '/' || behind[i + 1] == '|' || AsciiLetter(behind[i + 1]))) {
       return words.MayEnd();
     } else if (c == '=') {
       return words.MayEnd();
-    } else if (c == '/' && i + 2 < behind.size() && AsciiLetter(behind[i + 1]) && AsciiLetter(behind[i + 2]) &&
-               !words.AtNumber()) {
+    } else if (c == '/' && i + 2 < behind.size() && AsciiLetter(behind[i + 1]) &&
+               (upright || AsciiLetter(behind[i + 2])) && !words.AtNumber()) {
       if (!words.Take("per")) return false;
       ++i;
     } else if (OneOf(" \t$*_~})]\"'`{&%#|", c) && !behind.substr(i).starts_with("%%")) {
+      upright |= c == '$';
       ++i;
     } else {
       return false;
@@ -428,10 +446,16 @@ std::optional<std::string> FactorAround(std::string_view text, std::string_view 
     const char last = plain.back();
     if (last == '-' || last == '>') {
       // "=>", and a dash between words.
+      const size_t tag = plain.rfind('<');
+      const bool is_tag = last == '>' && tag != std::string_view::npos && tag + 1 < plain.size() &&
+                          std::all_of(plain.begin() + static_cast<ptrdiff_t>(tag) + 1, plain.end() - 1,
+                                      [](char c) { return AsciiLetter(c) || OneOf("_/", c); });
       const bool arrow = last == '>' && plain.size() > 1 && OneOf("=-", plain[plain.size() - 2]);
       const bool dash = last == '-' && plain.size() > 2 && plain[plain.size() - 2] == ' ' && before.ends_with(' ') &&
                         AsciiLetter(plain[plain.size() - 3]);
-      if (!arrow && !dash) return std::nullopt;
+      if (!arrow && !dash && !is_tag) return std::nullopt;
+    } else if (last == '.' && plain.size() > 1 && AsciiDigit(plain[plain.size() - 2]) && before.ends_with('.')) {
+      return std::nullopt;
     } else if (OneOf("+*/^<!|", last) || AsciiDigit(last)) {
       return std::nullopt;
     } else if (last == ')' || last == ']' || last == '}') {

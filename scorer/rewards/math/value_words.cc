@@ -73,11 +73,11 @@ bool IsCopula(std::string_view lower) {
 // "5 is the answer", "5 apples are left": what may be said of the number.
 bool IsPredicate(std::string_view lower) {
   static const auto* words = new Words{
-      "the",      "our",    "my",      "final",  "correct", "right",     "answer", "result",   "total", "solution",
-      "value",    "number", "sum",     "amount", "left",    "remaining", "needed", "required", "sold",  "used",
-      "eaten",    "made",   "given",   "bought", "in",      "all",       "of",     "also",     "thus",  "therefore",
-      "then",     "so",     "what",    "we",     "want",    "wanted",    "for",    "to",       "this",  "problem",
-      "question", "that",   "desired", "be",     "over",    "them"};
+      "smallest", "largest", "greatest",  "the",      "our",    "my",      "final",  "correct", "right",     "answer",
+      "result",   "total",   "solution",  "value",    "number", "sum",     "amount", "left",    "remaining", "needed",
+      "required", "sold",    "used",      "eaten",    "made",   "given",   "bought", "in",      "all",       "of",
+      "also",     "thus",    "therefore", "then",     "so",     "what",    "we",     "want",    "wanted",    "for",
+      "to",       "this",    "problem",   "question", "that",   "desired", "be",     "over",    "them"};
   return words->contains(lower);
 }
 
@@ -163,8 +163,8 @@ bool ChangesValue(std::string_view word) {
       "hexadecimal", "base",
       // Operations.
       "plus", "minus", "times", "divided", "multiplied", "factorial", "factorials", "squared", "cubed", "mod", "modulo",
-      "modulus", "choose", "power", "powers", "raised", "root", "roots", "remainder", "point", "halved", "doubled",
-      "tripled", "negative", "to", "by", "half", "twice", "thrice", "double", "triple", "hundredfold",
+      "modulus", "choose", "power", "powers", "raised", "root", "remainder", "point", "halved", "doubled", "tripled",
+      "negative", "to", "by", "half", "twice", "thrice", "double", "triple", "hundredfold",
       // Factors in short.
       "k", "thou", "grand", "mil", "mill", "mille", "mio", "mln", "mn", "bil", "bln", "bn", "mrd", "tril", "tn", "trn",
       "cr", "googol", "googols", "myriad", "myriads", "couple",

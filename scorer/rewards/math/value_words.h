@@ -39,11 +39,16 @@ class WordsBehind {
 
   // False: with this word the value is another one, or not understood.
   bool Take(std::string_view word);
+  // A sign of a unit.
+  void TakeUnit() {
+    state_ = State::kNoun;
+    has_noun_ = true;
+  }
   // A further number, in digits: "in 2 days".
   bool TakeNumber();
   // Whether the words that were taken say something as they are.
   bool MayEnd() const {
-    return (state_ != State::kAdjective || one_) && state_ != State::kVerb && state_ != State::kThan;
+    return (state_ != State::kAdjective || one_ || last_ == "more") && state_ != State::kVerb && state_ != State::kThan;
   }
   // Whether it is said of what it is a number.
   bool HasNoun() const { return has_noun_; }
