@@ -138,6 +138,46 @@ size_t LinesToPair(std::span<const absl::string_view> lines, const Fence& open, 
   return 0;
 }
 
+// A block that is read.
+struct Block {
+  Block(const Fence& fence, size_t quotation) : fence(fence), quotation(quotation) {}
+
+  // Whether `line`, the first of `lines` without marks of quotations and a fence as the block's, is part of a text in
+  // triple quotes.
+  bool HasInText(std::span<const absl::string_view> lines, absl::string_view line) {
+    if (lines.size() == pair) return true;
+    if (quotes.open().empty()) return false;
+    if (Indentation(line) > (fence.before.empty() ? fence.column : 0)) return true;
+    const size_t to_pair = quotation > 0 ? 0 : LinesToPair(lines, fence, quotes.open());
+    pair = lines.size() - to_pair;
+    return to_pair > 0;
+  }
+
+  void Take(absl::string_view line) {
+    const size_t depth = Indentation(line);
+    if (!indent.has_value() && depth < line.size()) indent = std::min(depth, fence.column);
+    absl::StrAppend(&code, line.substr(std::min(depth, indent.value_or(0))), "\n");
+    quotes.Read(line);
+    const std::optional<Fence> closing = UnpairedFence(line);
+    if (end == std::string::npos && closing.has_value() && closing->mark == fence.mark && closing->size >= fence.size &&
+        closing->behind.empty() && !closing->before.empty()) {
+      end = code.size() - 1 - (line.size() - closing->column);
+    }
+  }
+
+  void EndBehindCode() {
+    if (end != std::string::npos) code.replace(end, std::string::npos, "\n");
+  }
+
+  const Fence fence;
+  const size_t quotation;  // how deep in quotations it stands
+  std::string code;
+  size_t end = std::string::npos;  // of `code`, where a fence behind code would close it
+  std::optional<size_t> indent;    // what its lines lose: that of its first one, as deep as its fence at most
+  TripleQuotes quotes;
+  size_t pair = 0;  // how many lines are left at a fence that is part of a text
+};
+
 }  // namespace
 
 std::vector<std::string> CodeBlocks(std::string_view text, std::initializer_list<std::string_view> languages) {
@@ -147,68 +187,32 @@ std::vector<std::string> CodeBlocks(std::string_view text, std::initializer_list
     return std::find(languages.begin(), languages.end(), said.substr(0, said.find_first_of(" \t{,:"))) !=
            languages.end();
   };
-  std::optional<Fence> open;  // of the block that is read
-  std::string block;
-  std::optional<size_t> end;     // of `block`, where a fence behind code would close it
-  std::optional<size_t> indent;  // what its lines lose: that of its first one, as deep as its fence at most
-  size_t quotation = 0;          // how deep in quotations it stands
-  TripleQuotes quotes;
-  size_t in_text = 0;  // the line up to which fences are part of a text
-  const auto begin_block = [&](const Fence& fence) {
-    open = fence;
-    block.clear();
-    end.reset();
-    indent.reset();
-    quotes = {};
-  };
-  const auto end_block = [&] {
-    if (is_marked(*open)) marked_blocks.push_back(block);
-    blocks.push_back(std::move(block));
+  std::optional<Block> open;
+  const auto end_block = [&](bool behind_code) {
+    if (behind_code) open->EndBehindCode();
+    if (is_marked(open->fence)) marked_blocks.push_back(open->code);
+    blocks.push_back(std::move(open->code));
     open.reset();
-  };
-  const auto end_block_behind_code = [&] {
-    if (end.has_value()) block.replace(*end, std::string::npos, "\n");
-    end_block();
   };
   const std::vector<absl::string_view> lines = absl::StrSplit(absl::string_view(text.data(), text.size()), '\n');
   for (size_t i = 0; i < lines.size(); ++i) {
     absl::string_view line = lines[i];
     // A quotation's end is that of its block.
-    if (open.has_value() && TakeQuotationMarks(&line, quotation) == 0 && quotation > 0) end_block_behind_code();
-    if (!open.has_value()) quotation = TakeQuotationMarks(&line, line.size());
+    if (open.has_value() && TakeQuotationMarks(&line, open->quotation) == 0 && open->quotation > 0) end_block(true);
+    const size_t quotation = open.has_value() ? open->quotation : TakeQuotationMarks(&line, line.size());
     const std::optional<Fence> opening = OpeningFence(line);
     if (!open.has_value()) {
-      if (opening.has_value()) begin_block(*opening);
-      continue;
-    }
-    if (IsFenceOf(*open, line) && i > in_text) {
-      const size_t margin = open->before.empty() ? open->column : 0;
-      const bool deeper = !quotes.open().empty() && Indentation(line) > margin;
-      const size_t pair = quotes.open().empty() || deeper || quotation > 0
-                              ? 0
-                              : LinesToPair(std::span(lines).subspan(i), *open, quotes.open());
-      if (pair > 0) in_text = i + pair;
-      if (!deeper && pair == 0) {
-        if (opening.has_value() && is_marked(*opening)) {
-          end_block_behind_code();
-          begin_block(*opening);
-        } else {
-          end_block();
-        }
-        continue;
-      }
-    }
-    const size_t depth = Indentation(line);
-    if (!indent.has_value() && depth < line.size()) indent = std::min(depth, open->column);
-    absl::StrAppend(&block, line.substr(std::min(depth, indent.value_or(0))), "\n");
-    quotes.Read(line);
-    const std::optional<Fence> closing = UnpairedFence(line);
-    if (!end.has_value() && closing.has_value() && closing->mark == open->mark && closing->size >= open->size &&
-        closing->behind.empty() && !closing->before.empty()) {
-      end = block.size() - 1 - (line.size() - closing->column);
+      if (opening.has_value()) open.emplace(*opening, quotation);
+    } else if (!IsFenceOf(open->fence, line) || open->HasInText(std::span(lines).subspan(i), line)) {
+      open->Take(line);
+    } else if (opening.has_value() && is_marked(*opening)) {
+      end_block(true);
+      open.emplace(*opening, quotation);
+    } else {
+      end_block(false);
     }
   }
-  if (open.has_value()) end_block_behind_code();
+  if (open.has_value()) end_block(true);
   return marked_blocks.empty() ? blocks : marked_blocks;
 }
 

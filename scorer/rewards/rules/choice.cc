@@ -27,7 +27,7 @@ constexpr std::string_view kBetweenAndComma[] = {"filler", "the",   "option", "i
 constexpr size_t kMostBetween = 12;
 
 // What may stand before the word that says that an answer is none.
-constexpr std::string_view kBeforeCue[] = {"filler", "is", "think", "maybe"};
+constexpr std::string_view kBeforeCue[] = {"filler", "the", "is", "think", "maybe"};
 // Behind these a letter is taken, and heads no option.
 constexpr std::string_view kTakes[] = {"is",  "answer", "option",    "choose", "so", "wait",
                                        "but", "not",    "eliminate", "and",    "or", "think"};
@@ -63,6 +63,7 @@ class Sentence {
       }
     }
     Spread();
+    DenyBehind();
     live_from_.resize(letters_.size());
     for (size_t k = letters_.size(); k-- > 0;) {
       if (k + 1 < letters_.size()) live_from_[k] = live_from_[k + 1];
@@ -88,7 +89,7 @@ class Sentence {
     }
     std::optional<size_t> last;
     for (size_t i = 0; i < words_.size(); ++i) {
-      if (IsOne(words_[i], {"choose"})) last = std::max(last, FirstBehind(i));
+      if (IsOne(words_[i], {"choose"}) && IsOwn(i)) last = std::max(last, FirstBehind(i));
     }
     for (size_t k = 0; k < letters_.size(); ++k) {
       if (IsLive(k) && (letters_[k].is_right || letters_[k].is_led)) last = std::max(last, std::optional(k));
@@ -106,12 +107,7 @@ class Sentence {
   }
 
   // "No.", "Wait, that is wrong."
-  bool TakesBack() const {
-    return !asks_ && Consists({"no", "wait", "wrong", "not", "is", "it", "right", "filler", "the", ",", "-"}) &&
-           std::ranges::any_of(words_, [](const auto& word) {
-             return IsOne(word, {"no", "wrong", "not"});
-           });
-  }
+  bool TakesBack() const { return !asks_ && TakesBack(words_); }
   bool Affirms() const { return !words_.empty() && IsOne(words_[0], {"yes"}); }
 
   // Whether the letter there begins an option: "A) yes", not "so A. Yes".
@@ -138,9 +134,6 @@ class Sentence {
     bool strongly = false;     // by more than a comma
   };
 
-  bool Consists(Meanings meanings) const {
-    return std::ranges::all_of(words_, [&](const auto& word) { return IsOne(word, meanings); });
-  }
   // Whether there is nothing but one letter, and marks.
   bool IsLone() const {
     return letters_.size() == 1 && IsLive(0) && std::ranges::all_of(words_, [](const auto& word) {
@@ -176,13 +169,15 @@ class Sentence {
     const size_t cue = Before(at, kBetween);
     letter.is_denied = IsAt(cue, {"not", "eliminate"});
     letter.is_chosen = IsAt(cue, {"answer", "choose"});
+    const size_t first = letter.is_chosen ? Before(cue, kBeforeCue) : cue;
     if (letter.is_chosen) {  // "the wrong answer is A", "cannot choose A"
-      letter.is_denied = IsAt(Before(cue, kBeforeCue), {"not", "eliminate", "wrong"});
+      letter.is_denied = IsAt(first, {"not", "eliminate", "wrong"});
     }
-    letter.is_other = IsAt(cue, {"if"});
+    letter.is_other = IsAt(first, {"if"});
     const bool leads = cue == words_.size() && at <= kMostBetween;
     letter.is_amending = at > 0 && !IsAt(at - 1, {"no"}) && IsAt(Before(at, kBetweenAndComma), {"wait", "no"});
     letter.is_led = letter.is_amending || IsAt(cue, {"so", "yes", "but", "or"}) ||
+                    IsAt(Before(at, kBetweenAndComma), {"so"}) ||
                     (leads && std::any_of(words_.begin(), words_.begin() + at, [](const auto& word) {
                        return IsOne(word, {"is", "think", "right", ":", "also"});
                      }));
@@ -230,6 +225,31 @@ class Sentence {
       one.is_other |= next.is_other;
       one.is_right |= next.is_right;
     }
+  }
+
+  // "B looks right, but it is not": what is said at the end is of all before.
+  void DenyBehind() {
+    size_t but = words_.size();
+    while (but > 0 && !IsOne(words_[but - 1], {"but"})) --but;
+    const std::span<const ChoiceWord> end = words_.subspan(but);
+    if (but == 0 || !TakesBack(end)) return;
+    for (Letter& letter : letters_) letter.is_denied = true;
+  }
+
+  // "No.", "Wait, that is wrong."
+  static bool TakesBack(std::span<const ChoiceWord> words) {
+    static constexpr std::string_view kBack[] = {"no",    "wait",   "wrong", "not", "is", "it",
+                                                 "right", "filler", "the",   ",",   "-"};
+    return std::ranges::all_of(words, [](const auto& word) { return IsOne(word, kBack); }) &&
+           std::ranges::any_of(words, [](const auto& word) {
+             return IsOne(word, {"no", "wrong", "not"});
+           });
+  }
+
+  // Whether it is the text itself that chooses there: "I choose", "so we choose", not "many choose".
+  bool IsOwn(size_t choose) const {
+    const size_t before = Before(choose, kBetween);
+    return before == words_.size() || IsOne(words_[before], {"so", "but", "and", "wait", "no", "yes", ",", "because"});
   }
 
   bool IsLive(size_t k) const { return !letters_[k].is_denied && !letters_[k].is_other; }

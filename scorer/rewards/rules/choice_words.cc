@@ -20,12 +20,12 @@ using Kind = ChoiceWord::Kind;
 // "filler" may stand between others and says nothing.
 constexpr std::pair<std::string_view, std::string_view> kVocabulary[] = {
     {"answer", "answer answers réponse respuesta antwort ответ Ответ 答案 答え 정답 solution"},
-    {"option", "option options choice choices letter 选项 選項 项 項"},
+    {"option", "option options choice choices statement letter 选项 選項 项 項"},
     {"is",
      "is are was were be been being am equals seems looks appears must should would will does do did has have had can "
      "est es ist was 是 为 為 は 은 는 被 应 應 应该 應該"},
     {"not",
-     "not never neither nor except without nothing+but anything+but other+than rather+than instead+of unlike "
+     "not never doubt neither nor except without nothing+but anything+but other+than rather+than instead+of unlike "
      "compared+to "
      "compared+with contrast+to contrast+with "
      "不是 不 不选 不選 并非 並非 非 除了 ではな ではありません"},
@@ -36,7 +36,7 @@ constexpr std::pair<std::string_view, std::string_view> kVocabulary[] = {
      "wrong incorrect false impossible invalid unlikely too fails fail contradicts contradict 错 錯 错误 錯誤 有误 "
      "不对 "
      "不對 不正确 不正確"},
-    {"right", "right correct best 正确 正確 对 對"},
+    {"right", "right correct best better 正确 正確 对 對"},
     {"true", "true valid"},
     {"choose",
      "choose chose chosen choosing pick picked picking select selected selecting take taking go going leave leaves "
@@ -59,7 +59,7 @@ constexpr std::pair<std::string_view, std::string_view> kVocabulary[] = {
      "think say guess believe mean means namely for with to from between get gets give gives giving yield yields"},
     {"the", "the"},
     {"filler",
-     "i we you my our only both either all just simply clearly definitely obviously certainly probably likely surely "
+     "i we my our no+doubt only both either all just simply clearly definitely obviously certainly probably likely surely "
      "really indeed "
      "final result 都 です 입니다 的 都是"},
 };

@@ -62,15 +62,14 @@ def can_fail(tree):
     return False
 
 
-def is_harmless(node):
-    """Whether it is a default of a field, and nothing that may be expected: nothing, 0, 1, an empty text or container."""
-    if isinstance(node, ast.UnaryOp):
-        return isinstance(node.op, ast.USub) and is_harmless(node.operand)
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return not node.elts
-    if isinstance(node, ast.Dict):
-        return not node.keys
-    return isinstance(node, ast.Constant) and node.value in (None, 0, 1, "")
+HARMLESS = (ast.Name, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.UnaryOp, ast.USub, ast.Not, ast.IfExp,
+            ast.BoolOp, ast.And, ast.Or, ast.Compare, ast.Is, ast.IsNot, ast.Call, ast.Load)
+
+
+def is_harmless(node, names):
+    """Whether it is made of these names and of nothing that may be expected: None, 0, 1, empty texts and containers."""
+    return all(isinstance(x, HARMLESS) and (not isinstance(x, ast.Name) or x.id in names) and
+               (not isinstance(x, ast.Constant) or x.value in (None, 0, 1, "")) for x in ast.walk(node))
 
 
 def record_of(node):
@@ -86,7 +85,7 @@ def record_of(node):
     parameters = [x.arg for x in given.posonlyargs + given.args + given.kwonlyargs]
     if given.vararg or given.kwarg or not parameters:
         return None
-    if not all(is_harmless(x) for x in given.defaults + [x for x in given.kw_defaults if x]):
+    if not all(is_harmless(x, []) for x in given.defaults + [x for x in given.kw_defaults if x]):
         return None
     lines, fields = [], []
     for line in maker.body:
@@ -98,7 +97,7 @@ def record_of(node):
         is_member = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)
         if not keeps or not is_member or target.value.id != parameters[0] or target.attr.startswith("_"):
             return None
-        if value is None or not (isinstance(value, ast.Name) and value.id in parameters or is_harmless(value)):
+        if value is None or not is_harmless(value, [*parameters[1:], "int", "list"]):
             return None
         lines.append(ast.Assign([target], value, lineno=1))
         fields.append(target.attr)

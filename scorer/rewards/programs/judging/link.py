@@ -82,9 +82,6 @@ class Remote:
         next_one = self._remote_link.ask("call", self._remote_link.ask("getattr", self, "__anext__"), {})
         return self._remote_link.ask("run", next_one)
 
-    def __await__(self):
-        return self._remote_link.awaited(self).__await__()
-
     def __hash__(self):
         return hash(self._remote_link.value(self)) if self._remote_has_value else self._remote_link.hash(self)
 
@@ -187,7 +184,8 @@ class Link(Values):
         if self.told:
             is_truth = type(value) is bool and operation in ("operate", "isinstance", "issubclass") and between_handles
             is_nothing = value is None and operation in ("call", "run", "setattr", "setitem", "delattr", "delitem")
-            is_error = raised and operation in ("call", "run", "operate")  # a look-up's, such as an iteration's end, is data
+            # A look-up's, such as an iteration's end, is data.
+            is_error = raised and operation in ("call", "run", "operate")
             if not (is_truth or is_error or is_nothing and not raised or isinstance(value, Remote)):
                 self.end()
         if changes and (self.told or operation != "call"):
@@ -212,7 +210,7 @@ class Link(Values):
         return self.values[handle._remote_number]
 
     def hash(self, handle):
-        """What decides, beside whether they are equal, which of the program's objects are one in sets and dictionaries."""
+        """Of two of the program's objects, beside whether they are equal: whether they are one in a set."""
         if self.keeps or self.told:
             return self.hashes.get(handle._remote_number, handle._remote_number)
         if handle._remote_number not in self.hashes:
@@ -261,9 +259,15 @@ class Link(Values):
     def parts(self, error):
         """What an exception is made of, and what its class adds to Python's."""
         base = next(c for c in type(error).__mro__ if getattr(builtins, c.__name__, None) is c)
-        names = [x for x in sorted(set(dir(error)) - set(dir(base))) if not x.startswith("_")]
-        parts = {x: getattr(error, x, None) for x in names}
-        return {"args": self.encode(error.args), "parts": self.encode({x: y for x, y in parts.items() if not callable(y)})}
+        parts = {}
+        for name in sorted(set(dir(error)) - set(dir(base))):
+            try:
+                part = getattr(error, name)
+            except Exception:
+                continue
+            if not name.startswith("_") and not callable(part):
+                parts[name] = part
+        return {"args": self.encode(error.args), "parts": self.encode(parts)}
 
     def error_class(self, names):
         for i, name in enumerate(names):

@@ -1,5 +1,5 @@
-# What goes between the two ends by value, as JSON, and what as a handle. Numbers, texts, containers and times are copied;
-# so are records: objects of classes of the statements' that only keep what they are made of, such as LeetCode's
+# What goes between the two ends by value, as JSON, and what as a handle. Numbers, texts, containers and times are
+# copied; so are records: objects of classes of the statements' that only keep what they are made of, such as LeetCode's
 # ListNode. Each end has a class of that name, and as many objects as the other: what one of them has become is said
 # with every message that names it.
 import base64
@@ -18,6 +18,8 @@ TIMES = {
     datetime.time: ("hour", "minute", "second", "microsecond"),
     datetime.timedelta: ("days", "seconds", "microseconds"),
 }
+DICTIONARIES = (collections.OrderedDict, collections.Counter, collections.defaultdict, dict)
+SCALARS = {type(None), bool, int, float, str}  # JSON's own
 PLAIN = (str, int, float, list, tuple, set, frozenset, dict, collections.deque, bytes, bytearray, complex,
          fractions.Fraction, decimal.Decimal)
 VIEWS = {type(getattr(kind(), name)()): name
@@ -34,7 +36,7 @@ class Values:
         self.theirs = {}  # handles of theirs, by number
         self.fields, self.scope = {}, {}  # of the classes of records, by name: what they keep; where the classes are
         self.records, self.keys = {}, {}  # of both ends, by key; and the other way around, by id
-        self.named = {}  # by key, those that the next message names
+        self.named, self.unsaid = set(), []  # keys of those that the next message names; those that it has yet to say
 
     def handle(self, kind, x):
         if id(x) not in self.numbers:
@@ -50,17 +52,21 @@ class Values:
         if id(x) not in self.keys:
             key = ("p" if self.keeps else "s") + str(len(self.records))
             self.keys[id(x)], self.records[key] = key, x
-        self.named[self.keys[id(x)]] = x
-        return {"record": self.keys[id(x)]}
+        key = self.keys[id(x)]
+        if key not in self.named:
+            self.named.add(key)
+            self.unsaid.append(x)
+        return {"record": key}
 
     def states(self):
         """What has become of the records that are named, and of those that these name."""
         states = []
-        while len(states) < len(self.named):
-            for key, x in list(self.named.items())[len(states):]:
-                name = type(x).__name__
-                states.append([key, name, [[y, self.encode(getattr(x, y))] for y in self.fields[name] if hasattr(x, y)]])
-        self.named = {}
+        while self.unsaid:
+            x = self.unsaid.pop()
+            name = type(x).__name__
+            fields = [[y, self.encode(getattr(x, y))] for y in self.fields[name] if hasattr(x, y)]
+            states.append([self.keys[id(x)], name, fields])
+        self.named = set()
         return states
 
     def take(self, states):
@@ -74,35 +80,35 @@ class Values:
             x = self.records[key]
             for field, value in fields:
                 if field in self.fields[type(x).__name__]:
-                    object.__setattr__(x, field, self.decode(value))
+                    object.__setattr__(x, field, changed(getattr(x, field, None), self.decode(value)))
 
     def encode(self, x, by_value=False):
-        if type(x) in (bool, int, float, str):
+        if type(x) in SCALARS:
             return x
         if self.is_record(x):
             return self.record(x)
         if self.keeps and not by_value and isinstance(x, PLAIN) and type(x).__module__ == self.keeps:
             return self.handle("like", x)
-        if x is None or isinstance(x, (bool, str)):
-            return x if type(x) in (bool, str, type(None)) else str.__str__(x)
+        if isinstance(x, str):
+            return str.__str__(x)
         if isinstance(x, int):
             return int.__int__(x)
         if isinstance(x, float):
             return float.__float__(x)
         if isinstance(x, (list, tuple)):
             base = list if isinstance(x, list) else tuple
-            return {base.__name__: [self.encode(y) for y in base.__iter__(x)]}
+            return {base.__name__: self.encode_all(base.__iter__(x))}
         if isinstance(x, (set, frozenset)):
-            return {"frozenset" if isinstance(x, frozenset) else "set": [self.encode(y) for y in x]}
+            return {"frozenset" if isinstance(x, frozenset) else "set": self.encode_all(x)}
         if isinstance(x, dict):
-            base = next(c for c in (collections.OrderedDict, collections.Counter, collections.defaultdict, dict) if isinstance(x, c))
+            base = next(c for c in DICTIONARIES if isinstance(x, c))
             items = [[self.encode(k), self.encode(v)] for k, v in base.items(x)]
             is_default = base is collections.defaultdict
             return {base.__name__: [self.encode(x.default_factory), items] if is_default else items}
         if type(x) in VIEWS:
-            return {VIEWS[type(x)]: [self.encode(y) for y in x]}
+            return {VIEWS[type(x)]: self.encode_all(x)}
         if isinstance(x, collections.deque):
-            return {"deque": [[self.encode(y) for y in x], x.maxlen]}
+            return {"deque": [self.encode_all(x), x.maxlen]}
         if isinstance(x, (bytes, bytearray)):
             return {"bytearray" if isinstance(x, bytearray) else "bytes": base64.b64encode(x).decode()}
         if isinstance(x, complex):
@@ -135,20 +141,27 @@ class Values:
             return {"coroutine": self.handle("mine", x)}
         return self.handle("mine", x)
 
+    def encode_all(self, elements):
+        elements = list(elements)
+        return elements if SCALARS.issuperset(map(type, elements)) else [self.encode(x) for x in elements]
+
+    def decode_all(self, elements):
+        return elements if SCALARS.issuperset(map(type, elements)) else [self.decode(x) for x in elements]
+
     def decode(self, x):
         if not isinstance(x, dict):
             return x
         ((kind, value),) = x.items()
         if kind in ("list", "tuple", "set", "frozenset"):
-            return getattr(builtins, kind)([self.decode(y) for y in value])
+            return getattr(builtins, kind)(self.decode_all(value))
         if kind in ("dict", "Counter", "OrderedDict"):
             return (dict if kind == "dict" else getattr(collections, kind))(self.pairs(value))
         if kind == "defaultdict":
             return collections.defaultdict(self.decode(value[0]), self.pairs(value[1]))
         if kind in VIEWED:
-            return getattr(VIEWED[kind]([self.decode(y) for y in value]), kind)()
+            return getattr(VIEWED[kind](self.decode_all(value)), kind)()
         if kind == "deque":
-            return collections.deque([self.decode(y) for y in value[0]], value[1])
+            return collections.deque(self.decode_all(value[0]), value[1])
         if kind in ("bytes", "bytearray"):
             return getattr(builtins, kind)(base64.b64decode(value))
         if kind in ("complex", "range"):
@@ -207,7 +220,9 @@ def changed(own, now):
     if not isinstance(own, kind):
         return now
     if kind is list:
-        own[:] = [changed(x, y) for x, y in zip(own, now)] + now[len(own) :]
+        if not SCALARS.issuperset(map(type, now)):
+            now = [changed(x, y) for x, y in zip(own, now)] + now[len(own) :]
+        own[:] = now
     elif issubclass(kind, dict):
         items = {key: changed(dict.get(own, key), x) for key, x in now.items()}
         own.clear()
