@@ -8,8 +8,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/deadline.h"
 #include "core/base/files.h"
+#include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/hardware/cores.h"
 #include "scorer/labels.h"
@@ -45,7 +48,6 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> NewFunction(const RewardSource& 
                                     .timeout = timeout,
                                     .memory_limit_bytes = source.memory_limit_bytes(),
                                     .in_lists = source.has_max_batch_size()};
-    QUARTET_RETURN_IF_ERROR(CheckCommand(options));
     return NewCommand(options);
   }
   if (!source.code().empty()) {
@@ -90,6 +92,31 @@ absl::StatusOr<std::unique_ptr<AnswerSources>> AnswerSources::Create(const Rewar
     sources->pools_.push_back({i, source, std::make_unique<WorkerPool>(std::move(function), PoolOptions(i, source))});
   }
   return sources;
+}
+
+absl::Status AnswerSources::Check() const {
+  absl::Status later;
+  for (const Pool& pool : pools_) {
+    const absl::Status status = Prefixed(absl::StrCat("reward.source[", pool.source, "]"), pool.workers->Check());
+    if (!status.ok() && !absl::IsUnavailable(status)) return status;
+    later.Update(status);
+  }
+  return later;
+}
+
+absl::Status AnswerSources::CheckFor(absl::Duration patience) const {
+  constexpr absl::Duration kPause = absl::Milliseconds(200);
+  const Deadline deadline = Deadline::In(patience);
+  for (bool said = false;; said = true) {
+    const absl::Status status = Check();
+    if (!absl::IsUnavailable(status)) return status;
+    if (deadline.passed()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(status.message(), "; no server of it could be reached for ", absl::FormatDuration(patience)));
+    }
+    if (!said) QUARTET_LOG(kWarning) << std::string(status.message()) << "; trying again";
+    absl::SleepFor(kPause);
+  }
 }
 
 int64_t AnswerSources::failed_tries() const {

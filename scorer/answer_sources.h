@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "proto/run_config.pb.h"
 #include "scorer/rewards/reward.h"
 #include "scorer/rewards/worker_pool.h"
@@ -20,6 +22,12 @@ class AnswerSources {
  public:
   // Of a resolved configuration. Errors name the field; FAILED_PRECONDITION where there can be no sandbox for code.
   static absl::StatusOr<std::unique_ptr<AnswerSources>> Create(const RewardConfig& config);
+
+  // By the first source of which it is known by now that it cannot give rewards, after its field: INVALID_ARGUMENT;
+  // else UNAVAILABLE, where servers were not reached yet.
+  absl::Status Check() const;
+  // The same, but servers are waited for. INVALID_ARGUMENT where one cannot be reached for so long.
+  absl::Status CheckFor(absl::Duration patience) const;
 
   // How many they are.
   size_t size() const { return pools_.size(); }

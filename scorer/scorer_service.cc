@@ -37,6 +37,9 @@
 namespace quartet {
 namespace {
 
+// About as long as a first answer would be tried for.
+constexpr absl::Duration kServersMayStart = absl::Seconds(15);
+
 constexpr char kReferenceLogProbs[] = "scorer.ReferenceLogProbs";
 constexpr char kRewards[] = "scorer.Rewards";
 constexpr char kInfo[] = "scorer.Info";
@@ -107,6 +110,7 @@ class ScorerService final : public RankService, public Scorer::Service {
       QUARTET_ASSIGN_OR_RETURN(
           engine_, ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context_, limits_.vocab_size));
     }
+    if (sources_ != nullptr) QUARTET_RETURN_IF_ERROR(sources_->CheckFor(kServersMayStart));
     face_.SetLoaded();
     return absl::OkStatus();
   }
@@ -130,6 +134,8 @@ class ScorerService final : public RankService, public Scorer::Service {
  private:
   absl::Status GetInfo(const Deadline& deadline, ServiceInfo* info) {
     QUARTET_RETURN_IF_ERROR(face_.CheckReady("GetInfo"));
+    // Who asks before the first batch has waited for the other services, which may load for longer than this one.
+    if (sources_ != nullptr) QUARTET_RETURN_IF_ERROR(sources_->Check());
     QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunOnAll<RankInfo>(group_, kInfo, InfoCall(), deadline));
     *info = face_.Describe(std::move(ranks), limits_.max_len, vocabularies_);
     if (sources_ != nullptr && sources_->size() > 0) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace quartet {
 namespace {
@@ -259,6 +260,39 @@ TEST_F(ScoringTest, SaysWhereASumIsBeyondItsType) {
   scoring->AddModel(0, 1, 1);
   EXPECT_FALSE(scoring->Next().has_value());
   EXPECT_EQ(scoring->status().code(), absl::StatusCode::kOutOfRange);
+}
+
+TEST(AnswerSources, AreWrongWhereNoServerOfOneCanBeReached) {
+  for (const std::string url : {"http://127.0.0.1:9/", "grpc://127.0.0.1:9"}) {
+    RewardConfig config;
+    RewardSource* source = config.add_source();
+    source->add_remote_url(url);
+    source->set_timeout_seconds(1);
+    source->set_workers(1);
+    const auto sources = AnswerSources::Create(config);
+    ASSERT_TRUE(sources.ok()) << sources.status();
+    EXPECT_TRUE(absl::IsUnavailable((*sources)->Check())) << "it may still come";
+    const absl::Status status = (*sources)->CheckFor(absl::Milliseconds(500));
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("reward.source[0]: " + url), HasSubstr("no server of it could be reached for 500ms")));
+  }
+}
+
+TEST(AnswerSources, AreWrongWhereACommandEndsWhileItLoads) {
+  RewardConfig config;
+  RewardSource* source = config.add_source();
+  source->set_command("sleep 1; echo 'no such model' >&2; exit 3");
+  source->set_timeout_seconds(1);
+  source->set_workers(1);
+  const auto sources = AnswerSources::Create(config);
+  ASSERT_TRUE(sources.ok()) << sources.status();
+  EXPECT_TRUE((*sources)->Check().ok()) << (*sources)->Check();
+  for (int i = 0; i < 600 && (*sources)->Check().ok(); ++i) absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_TRUE(absl::IsInvalidArgument((*sources)->Check()));
+  EXPECT_THAT(std::string((*sources)->Check().message()),
+              AllOf(HasSubstr("reward.source[0]: command \"sleep 1"), HasSubstr("exit code 3; it has written last:"),
+                    HasSubstr("no such model")));
 }
 
 }  // namespace

@@ -208,9 +208,9 @@ absl::StatusOr<Json> Parse(std::string_view text, std::string_view source, int m
   const size_t zero = parsed ? text.find('\0') : std::string_view::npos;
   if (parsed && zero == std::string_view::npos) return builder.Take();
   const size_t offset = parsed ? zero + 1 : builder.position().value_or(furthest - text.data());
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(source), ": not well-formed JSON at ", Place(text, offset, first_line), ": ",
-                   parsed ? "a byte of value 0 after the value" : builder.error().value_or("unexpected end")));
+  return absl::InvalidArgumentError(absl::StrCat(
+      std::string(source), source.empty() ? "" : ": ", "not well-formed JSON at ", Place(text, offset, first_line),
+      ": ", parsed ? "a byte of value 0 after the value" : builder.error().value_or("unexpected end")));
 }
 
 template <typename Json>

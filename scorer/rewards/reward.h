@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace quartet {
@@ -43,6 +44,9 @@ class RewardFunction {
   virtual ~RewardFunction() = default;
   // One result an answer, in their order; at least one answer. Returns early, with CANCELLED, once `stop` is requested.
   virtual std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token stop) = 0;
+  // INVALID_ARGUMENT, where it is known by now, without an answer, that it cannot give rewards: what was configured is
+  // wrong. UNAVAILABLE: it was not reached yet. Nothing is asked. Returns soon.
+  virtual absl::Status Check() { return absl::OkStatus(); }
 };
 
 }  // namespace quartet

@@ -186,6 +186,8 @@ WorkerPool::~WorkerPool() {
   state_->threads.clear();  // waits for them
 }
 
+absl::Status WorkerPool::Check() const { return state_->function->Check(); }
+
 int64_t WorkerPool::failed_tries() const {
   const std::lock_guard lock(state_->mutex);
   return state_->failed_tries;

@@ -37,6 +37,9 @@ class WorkerPool {
   // tried in front; with CANCELLED soon after `stop` is requested.
   void Submit(std::shared_ptr<const Answer> answer, std::stop_token stop, Done done);
 
+  // RewardFunction::Check of the function.
+  absl::Status Check() const;
+
   // Tries that have failed so far, whatever became of their answers, but for those that were ended. The log tells of
   // the first one, and then at most once a minute.
   int64_t failed_tries() const;

@@ -438,7 +438,7 @@ TEST(CodeRewards, RefuseStatementsOfWhichNoneCanFail) {
                             R"j({"setup": "def check(f): return f(1, 2) == 3", "asserts": ["check(add)"]})j"}) {
     const absl::Status status = Score("def add(a, b): return a - b", label).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << label << ": " << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("nothing in it can fail"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has no tests of a program: nothing in it can fail"));
   }
   for (const char* label :
        {R"j(["if add(1, 2) != 3: raise ValueError"])j", R"j(["import sys\nif add(1, 2) != 3: sys.exit(1)"])j",

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
@@ -34,7 +35,17 @@ absl::Status Named(const std::string& command, const absl::Status& status) {
 
 class Command final : public RewardFunction {
  public:
-  explicit Command(CommandOptions options) : options_(std::move(options)) {}
+  Command(CommandOptions options, std::unique_ptr<PipedProcess> first)
+      : options_(std::move(options)), first_(std::move(first)) {}
+
+  absl::Status Check() override { return CheckFirst(kMoment); }
+
+  // That the first process waits, while nobody has asked it anything: it is looked at for so long. Once it was found to
+  // have ended that is the answer.
+  absl::Status CheckFirst(absl::Duration time) {
+    const std::lock_guard lock(mutex_);
+    return Named(options_.command, LookAtFirst(time));
+  }
 
   std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token stop) override {
     std::vector<absl::StatusOr<Reward>> rewards;
@@ -54,7 +65,7 @@ class Command final : public RewardFunction {
   // One line with questions, and one back. An error is that of all of them.
   absl::StatusOr<std::vector<absl::StatusOr<Reward>>> Ask(std::span<const Answer* const> answers,
                                                           const std::stop_token& stop) {
-    Program program = TakeMine();
+    QUARTET_ASSIGN_OR_RETURN(Program program, TakeMine());
     const Deadline deadline = Deadline::In(options_.timeout);
     if (program.process == nullptr) {
       QUARTET_ASSIGN_OR_RETURN(program.process, Begin(options_));
@@ -126,39 +137,58 @@ class Command final : public RewardFunction {
     return absl::Status(status.code(), absl::StrCat(status.message(), "; it has written last:\n", words));
   }
 
-  Program TakeMine() {
+  // This thread's; else the first, where nobody has it yet; else none.
+  absl::StatusOr<Program> TakeMine() {
     const std::lock_guard lock(mutex_);
     auto mine = programs_.extract(std::this_thread::get_id());
-    return mine.empty() ? Program() : std::move(mine.mapped());
+    if (!mine.empty()) return std::move(mine.mapped());
+    QUARTET_RETURN_IF_ERROR(LookAtFirst(kMoment));
+    return Program{.process = std::move(first_)};
   }
   void KeepMine(Program program) {
     const std::lock_guard lock(mutex_);
     programs_[std::this_thread::get_id()] = std::move(program);
   }
 
+  // With mutex_ held.
+  absl::Status LookAtFirst(absl::Duration time) {
+    if (first_ == nullptr || !first_is_wrong_.ok()) return first_is_wrong_;
+    const absl::StatusOr<std::string> line = first_->ReadLine(kMostReplyBytes, Deadline::In(time), {});
+    if (absl::IsDeadlineExceeded(line.status())) return absl::OkStatus();
+    const std::string what = line.ok()
+                                 ? absl::StrCat("has written ", Quoted(*line), ", and its output is for replies alone")
+                                 : std::string(line.status().message());
+    // A file of functions that nobody calls.
+    const bool read_nothing = !line.ok() && absl::StrContains(line.status().message(), "exit code 0");
+    first_is_wrong_ = WithLastWords(
+        absl::InvalidArgumentError(absl::StrCat(
+            "before it was asked anything ", line.ok() ? "it " : "", what,
+            read_nothing ? "; a file that only defines a reward function is served by examples/rewards/reward_func.py"
+                         : "")),
+        *first_);
+    return first_is_wrong_;
+  }
+
+  static constexpr absl::Duration kMoment = absl::Milliseconds(2);
+
   const CommandOptions options_;
   std::atomic<int64_t> asked_ = 0;
   std::mutex mutex_;
+  std::unique_ptr<PipedProcess> first_;  // null once a thread has it
+  absl::Status first_is_wrong_;
   std::map<std::thread::id, Program> programs_;  // by the thread that has started it
 };
 
 }  // namespace
 
-absl::Status CheckCommand(const CommandOptions& options) {
+absl::StatusOr<std::unique_ptr<RewardFunction>> NewCommand(const CommandOptions& options) {
   // One that is not there, or cannot run, has ended by then; others wait for a question, or still load.
   constexpr absl::Duration kAtOnce = absl::Milliseconds(300);
-  const absl::StatusOr<std::unique_ptr<PipedProcess>> program = Begin(options);
-  if (!program.ok()) return Named(options.command, absl::InvalidArgumentError(program.status().message()));
-  const absl::Status said = (*program)->ReadLine(kMostReplyBytes, Deadline::In(kAtOnce), {}).status();
-  if (!absl::IsAborted(said)) return absl::OkStatus();
-  const std::string words = (*program)->LastErrorLines();
-  return Named(options.command, absl::InvalidArgumentError(absl::StrCat(
-                                    "before it was asked anything ", said.message(),
-                                    words.empty() ? "" : absl::StrCat("; it has written last:\n", words))));
-}
-
-std::unique_ptr<RewardFunction> NewCommand(CommandOptions options) {
-  return std::make_unique<Command>(std::move(options));
+  absl::StatusOr<std::unique_ptr<PipedProcess>> first = Begin(options);
+  if (!first.ok()) return Named(options.command, absl::InvalidArgumentError(first.status().message()));
+  auto command = std::make_unique<Command>(options, *std::move(first));
+  QUARTET_RETURN_IF_ERROR(command->CheckFirst(kAtOnce));
+  return command;
 }
 
 }  // namespace quartet

@@ -19,13 +19,14 @@ struct CommandOptions {
   bool in_lists = false;                       // a line has the answers of one call of Score, not one alone
 };
 
-// Starts the program, to see that it can: INVALID_ARGUMENT where it has ended before it was asked anything, with
-// what it has written. It ends again.
-absl::Status CheckCommand(const CommandOptions& options);
-
 // A process for each thread that calls Score, started when it is first needed; one that fails is killed, and another
 // takes its place with the next answer. A thread that calls Score lives as long as the function does: a process ends
 // with the thread that has started it.
-std::unique_ptr<RewardFunction> NewCommand(CommandOptions options);
+//
+// The first process is started here, by the calling thread, which is to live as long as the function does, and looked
+// at for a moment; it loads what it needs while nothing is asked yet, and answers the first question. INVALID_ARGUMENT,
+// here, by Check() and by the first Score, with what it has written last: it has ended, or has written a line, before
+// it was asked anything.
+absl::StatusOr<std::unique_ptr<RewardFunction>> NewCommand(const CommandOptions& options);
 
 }  // namespace quartet

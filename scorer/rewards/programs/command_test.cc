@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Answer Of(const std::string& response, const std::string& label = "") {
   Answer answer;
@@ -34,7 +35,7 @@ std::unique_ptr<RewardFunction> Python(const std::string& program, absl::Duratio
   static int number = 0;
   const std::string file = testing::TempDir() + "/program" + std::to_string(number++) + ".py";
   std::ofstream(file) << "import json, os, sys, time\n" << program;
-  return NewCommand({.command = "python3 " + file, .timeout = timeout, .memory_limit_bytes = memory});
+  return NewCommand({.command = "python3 " + file, .timeout = timeout, .memory_limit_bytes = memory}).value();
 }
 
 TEST(Command, AnswersEachLineWithALine) {
@@ -57,7 +58,8 @@ for line in sys.stdin:
 }
 
 TEST(Command, ScoresByTheExample) {
-  const auto command = NewCommand({.command = "python3 examples/rewards/command.py", .timeout = absl::Seconds(60)});
+  const auto command =
+      NewCommand({.command = "python3 examples/rewards/command.py", .timeout = absl::Seconds(60)}).value();
   const auto right = Ask(*command, Of(" yes", "yes"));
   ASSERT_TRUE(right.ok()) << right.status();
   EXPECT_EQ(right->value, 1);
@@ -81,7 +83,7 @@ for line in sys.stdin:
     if word == "swapped": said.reverse()
     print(json.dumps(said if word != "alone" else said[0]), flush=True)
 )";
-  const auto command = NewCommand({.command = "python3 " + file, .in_lists = true});
+  const auto command = NewCommand({.command = "python3 " + file, .in_lists = true}).value();
   const auto ask = [&command](const std::string& first) {
     const Answer one = Of(first), two = Of("b");
     const Answer* const both[] = {&one, &two};
@@ -114,12 +116,13 @@ class RewardFunc : public testing::Test {
     const auto command = NewCommand({.command = "python3 examples/rewards/reward_func.py " + file + " " + flags,
                                      .timeout = absl::Seconds(60),
                                      .in_lists = in_lists});
+    if (!command.ok()) return {command.status(), command.status()};
     Answer yes = Of("yes", "yes"), no = Of("no", "yes");
     yes.source = no.source = "math";
     yes.row = R"({"level": 3})";
     no.row = R"({"extra_info": {"level": 5}})";
     const Answer* const both[] = {&yes, &no};
-    return command->Score(both, {});
+    return (*command)->Score(both, {});
   }
   static std::vector<float> Values(const std::string& functions, const std::string& flags = "", bool in_lists = true) {
     std::vector<float> values;
@@ -315,22 +318,65 @@ TEST(Command, ReadsWholeNumbersOfTheRowExactly) {
   EXPECT_EQ(Ask(*command, answer)->value, 123);
 }
 
-TEST(Command, ThatIsNotThereIsNamed) {
-  const auto command = NewCommand({.command = "./no_such_program --fast"});
-  EXPECT_THAT(std::string(Ask(*command, Of("")).status().message()),
-              testing::AllOf(HasSubstr("./no_such_program --fast"), HasSubstr("exit code 127")));
+TEST(Command, ThatDefinesAFunctionAndEndsIsToldWhatServesIt) {
+  const std::string file = testing::TempDir() + "/function.py";
+  std::ofstream(file) << "def reward_func(queries, prompts, labels): return [1]\n";
+  const absl::Status status = NewCommand({.command = "python3 " + file}).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("examples/rewards/reward_func.py"));
+  EXPECT_THAT(std::string(NewCommand({.command = "exit 3"}).status().message()), Not(HasSubstr("reward_func")));
 }
 
 TEST(Command, IsFoundBeforeItIsAskedWhereItCannotRun) {
-  const auto check = [](const std::string& command) { return CheckCommand({.command = command}); };
+  const auto check = [](const std::string& command) { return NewCommand({.command = command}).status(); };
   EXPECT_TRUE(check("cat").ok()) << check("cat");
   EXPECT_TRUE(check("python3 examples/rewards/command.py").ok());
   const absl::Status missing = check("./no_such_program --fast");
   EXPECT_TRUE(absl::IsInvalidArgument(missing)) << missing;
   EXPECT_THAT(std::string(missing.message()), testing::AllOf(HasSubstr("./no_such_program --fast"),
                                                              HasSubstr("exit code 127"), HasSubstr("not found")));
-  EXPECT_THAT(std::string(check("python3 -c 'import no_such_module'").message()),
-              HasSubstr("ModuleNotFoundError: No module named 'no_such_module'"));
+}
+
+// What Check says once it says anything.
+absl::Status Found(RewardFunction& function) {
+  for (int i = 0; i < 600 && function.Check().ok(); ++i) absl::SleepFor(absl::Milliseconds(50));
+  return function.Check();
+}
+
+// As one whose imports take a while, and of which the last one is missing.
+TEST(Command, IsFoundBeforeItIsAskedWhereItEndsAfterAWhile) {
+  for (const bool checked : {true, false}) {
+    const auto command = Python("time.sleep(1)\nimport no_such_module\n");
+    EXPECT_TRUE(command->Check().ok()) << "it loads";
+    if (!checked) absl::SleepFor(absl::Seconds(5));
+    const absl::Status status = checked ? Found(*command) : Ask(*command, Of("")).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                testing::AllOf(HasSubstr("before it was asked anything it has ended: exit code 1"),
+                               HasSubstr("ModuleNotFoundError: No module named 'no_such_module'")));
+    EXPECT_EQ(command->Check(), status) << "it stays so";
+  }
+}
+
+TEST(Command, IsFoundBeforeItIsAskedWhereItWritesWhatIsNoReply) {
+  const auto command = Python("time.sleep(1)\nprint('loaded', flush=True)\ntime.sleep(100)");
+  EXPECT_THAT(std::string(Found(*command).message()),
+              HasSubstr("before it was asked anything it has written \"loaded\", and its output is for replies alone"));
+}
+
+// A judge that loads for long does so once, while nothing is asked.
+TEST(Command, AnswersTheFirstQuestionByTheProcessThatWasStartedAtOnce) {
+  const auto command = Python(R"(
+time.sleep(1)
+begun = time.time()
+for line in sys.stdin: print(json.dumps({"reward": time.time() - begun}), flush=True)
+)");
+  EXPECT_TRUE(command->Check().ok());
+  absl::SleepFor(absl::Seconds(3));
+  EXPECT_TRUE(command->Check().ok());
+  const auto age = Ask(*command, Of(""));
+  ASSERT_TRUE(age.ok()) << age.status();
+  EXPECT_GT(age->value, 0.5) << "its own start would not have taken so long";
+  EXPECT_TRUE(command->Check().ok());
 }
 
 TEST(Command, LeavesWhenTheCallEnds) {

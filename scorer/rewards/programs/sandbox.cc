@@ -20,6 +20,7 @@
 #include "core/base/deadline.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/data/json.h"
 #include "core/service/process/piped_process.h"
 #include "scorer/rewards/programs/system_call_filter.h"
 
@@ -270,7 +271,11 @@ absl::StatusOr<bool> RunJudged(const std::string& program, const std::string& st
   }
   if (absl::IsCancelled(said.status())) return said.status();
   if (!said.ok()) return false;
-  if (said->starts_with("\"wrong: ")) return absl::InvalidArgumentError(*said);
+  constexpr absl::string_view kWrong = "wrong: ";
+  if (said->starts_with(absl::StrCat("\"", kWrong))) {
+    QUARTET_ASSIGN_OR_RETURN(const nlohmann::json text, ParseJson(*said, "the judge's line"));
+    return absl::InvalidArgumentError(text.get<std::string>().substr(kWrong.size()));
+  }
   return *said == "\"passed\"";
 }
 

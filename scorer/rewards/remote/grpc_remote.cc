@@ -19,8 +19,11 @@ namespace {
 // Longer requests are refused by servers that are not told otherwise.
 constexpr size_t kUsualMostRequestBytes = 4 << 20;
 
+constexpr absl::Duration kLook = absl::Seconds(2);
+
 struct Server {
   std::string url;
+  std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<RewardModel::Stub> stub;
 };
 
@@ -33,10 +36,14 @@ Server Connect(const std::string& url) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Of its own, so that no other server of this process shares its fate.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return {url, RewardModel::NewStub(grpc::CreateCustomChannel(
-                   std::string(address),
-                   tls ? grpc::SslCredentials(grpc::SslCredentialsOptions()) : grpc::InsecureChannelCredentials(),
-                   arguments))};
+  Server server = {
+      .url = url,
+      .channel = grpc::CreateCustomChannel(
+          std::string(address),
+          tls ? grpc::SslCredentials(grpc::SslCredentialsOptions()) : grpc::InsecureChannelCredentials(), arguments),
+      .stub = nullptr};
+  server.stub = RewardModel::NewStub(server.channel);
+  return server;
 }
 
 absl::StatusOr<Reward> Read(const RewardResult& result) {
@@ -64,6 +71,14 @@ class GrpcRemote final : public RewardFunction {
   std::vector<absl::StatusOr<Reward>> Score(std::span<const Answer* const> answers, std::stop_token stop) override {
     const Server& server = servers_[next_++ % servers_.size()];
     return AskInParts(answers, [&](std::span<const Answer* const> part) { return AskAt(server, part, stop); });
+  }
+
+  // Any server will do: others are asked in its place.
+  absl::Status Check() override {
+    if (reached_) return absl::OkStatus();
+    for (const Server& server : servers_) reached_ = reached_ || server.channel->WaitForConnected(FromNow(kLook));
+    if (reached_) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat(servers_.front().url, ": there is no connection"));
   }
 
  private:
@@ -116,6 +131,7 @@ class GrpcRemote final : public RewardFunction {
   std::vector<Server> servers_;
   std::string authorization_;
   std::atomic<size_t> next_ = 0;
+  std::atomic<bool> reached_ = false;
 };
 
 }  // namespace

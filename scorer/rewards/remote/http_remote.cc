@@ -24,6 +24,7 @@ namespace {
 using nlohmann::json;
 
 constexpr long kConnectMilliseconds = 10'000;
+constexpr long kLookMilliseconds = 2'000;
 
 struct FreeHandle {
   void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
@@ -80,7 +81,37 @@ class HttpRemote final : public RewardFunction {
     return AskInParts(answers, [&](std::span<const Answer* const> part) { return AskAt(url, part, stop); });
   }
 
+  // Any server will do: others are asked in its place.
+  absl::Status Check() override {
+    if (reached_) return absl::OkStatus();
+    absl::Status status;
+    for (const std::string& url : options_.urls) {
+      const absl::Status one = Prefixed(url, Connect(url));
+      if (one.ok()) reached_ = true;
+      if (one.ok()) return one;
+      status.Update(one);
+    }
+    return status;
+  }
+
  private:
+  static absl::Status Connect(const std::string& url) {
+    const Handle handle(curl_easy_init());
+    if (handle == nullptr) return absl::ResourceExhaustedError("cannot make a connection");
+    char error[CURL_ERROR_SIZE] = "";
+    CURL* const h = handle.get();
+    curl_easy_setopt(h, CURLOPT_URL, url.c_str());
+    curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(h, CURLOPT_PROXY, "");
+    curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(h, CURLOPT_CONNECT_ONLY, 1L);
+    curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS, kLookMilliseconds);
+    curl_easy_setopt(h, CURLOPT_ERRORBUFFER, error);
+    const CURLcode code = curl_easy_perform(h);
+    if (code == CURLE_OK) return absl::OkStatus();
+    return absl::UnavailableError(*error != '\0' ? error : curl_easy_strerror(code));
+  }
+
   Asked AskAt(const std::string& url, std::span<const Answer* const> answers, const std::stop_token& stop) {
     json request = {
         {"query", json::array()}, {"prompts", json::array()}, {"labels", json::array()}, {"rows", json::array()}};
@@ -237,6 +268,7 @@ class HttpRemote final : public RewardFunction {
   const RemoteOptions options_;
   std::unique_ptr<curl_slist, FreeList> headers_;
   std::atomic<size_t> next_ = 0;
+  std::atomic<bool> reached_ = false;
   std::mutex mutex_;
   std::vector<Handle> handles_;  // with their connections, that no request uses
   Deadline say_again_ = Deadline::In(absl::ZeroDuration());
