@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "core/base/status_macros.h"
 #include "core/base/utf8.h"
+#include "core/tokenizer/jinja/global_names.h"
 #include "core/tokenizer/jinja/interpreter.h"
 #include "core/tokenizer/jinja/syntax/lexer.h"
 #include "core/tokenizer/jinja/syntax/parser.h"
@@ -16,6 +17,7 @@ namespace quartet {
 
 struct JinjaTemplate::Program {
   jinja::NodePtr root;
+  jinja::Names global_names;
 };
 
 JinjaTemplate::JinjaTemplate(std::unique_ptr<Program> program) : program_(std::move(program)) {}
@@ -31,8 +33,11 @@ absl::StatusOr<JinjaTemplate> JinjaTemplate::Parse(std::string_view source) {
   QUARTET_ASSIGN_OR_RETURN(std::vector<jinja::Token> tokens, jinja::Tokenize(std::move(text)));
   auto program = std::make_unique<Program>();
   QUARTET_ASSIGN_OR_RETURN(program->root, jinja::Parse(std::move(tokens)));
+  program->global_names = jinja::GlobalNames(*program->root);
   return JinjaTemplate(std::move(program));
 }
+
+bool JinjaTemplate::Reads(std::string_view name) const { return program_->global_names.contains(name); }
 
 absl::StatusOr<std::string> JinjaTemplate::Render(const nlohmann::ordered_json& variables,
                                                   std::optional<absl::CivilDay> date) const {

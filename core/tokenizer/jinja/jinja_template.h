@@ -24,6 +24,10 @@ class JinjaTemplate {
   JinjaTemplate& operator=(JinjaTemplate&&) noexcept;
   ~JinjaTemplate();
 
+  // Whether it reads the value of this name that Render is given, and not its own loop's, macro's or assignment's
+  // alone.
+  bool Reads(std::string_view name) const;
+
   // `variables`: an object, the template's global names. strftime_now writes `date`, at midnight, or where there is
   // none the present moment here. INVALID_ARGUMENT for an error, the template's own raise_exception among them,
   // RESOURCE_EXHAUSTED for a template that works or writes without end.

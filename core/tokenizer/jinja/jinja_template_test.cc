@@ -99,5 +99,29 @@ TEST(Jinja, StopsTemplatesWithoutEnd) {
   EXPECT_THAT(Error("{{ 1 // 0 }}"), HasSubstr("zero"));
 }
 
+TEST(Jinja, ReadsTheNamesThatItDoesNotGiveValuesItself) {
+  const auto reads = [](const std::string& source) {
+    const auto parsed = JinjaTemplate::Parse(source);
+    EXPECT_TRUE(parsed.ok()) << source << ": " << parsed.status();
+    return parsed->Reads("x");
+  };
+  for (const char* source :
+       {"{{ x }}", "{% if x is defined %}1{% endif %}", "{% for y in x %}{{ y }}{% endfor %}",
+        "{{ {'a': [x]} | tojson }}", "{% for x in x %}{{ x }}{% endfor %}", "{% for x in y %}{% endfor %}{{ x }}",
+        "{{ f(a=x) }}", "{{ y[x] }}", "{% if not x is defined %}{% set x = 1 %}{% endif %}{{ x }}", "{% set x = x %}",
+        "{% macro f() %}{{ x }}{% endmacro %}", "{% macro f(a=x) %}{% endmacro %}", "{% with y = x %}{% endwith %}",
+        "{% set x.y = 1 %}", "{{ 1 if x else 2 }}", "{% set y %}{{ x }}{% endset %}",
+        "{% if y %}{% set x = 1 %}{% endif %}{{ x }}"}) {
+    EXPECT_TRUE(reads(source)) << source;
+  }
+  for (const char* source :
+       {"", "x", "{{ y.x }}", "{{ 'x' }}", "{# x #}", "{{ f(x=1) }}", "{% for x in y %}{{ x }}{% endfor %}",
+        "{% for x, z in y %}{{ x.content }}{% endfor %}", "{% set x = 1 %}{{ x }}", "{% set x %}1{% endset %}{{ x }}",
+        "{% macro f(x) %}{{ x }}{% endmacro %}", "{% with x = 1 %}{{ x }}{% endwith %}",
+        "{% macro x() %}{% endmacro %}{{ x() }}", "{% for x in y if x %}{{ x }}{% endfor %}"}) {
+    EXPECT_FALSE(reads(source)) << source;
+  }
+}
+
 }  // namespace
 }  // namespace quartet

@@ -145,7 +145,9 @@ absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json) {
       return Value::Int(json.get<int64_t>());
     case nlohmann::ordered_json::value_t::number_unsigned:
       if (json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-        return absl::InvalidArgumentError(absl::StrCat("the number ", json.dump(), " is too large"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("the number ", json.dump(), " is too large for a template: up to ",
+                         std::numeric_limits<int64_t>::max(), " is allowed; give it as a string"));
       }
       return Value::Int(json.get<int64_t>());
     case nlohmann::ordered_json::value_t::number_float:
