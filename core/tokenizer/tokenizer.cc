@@ -279,7 +279,7 @@ class HuggingFaceTokenizer : public Tokenizer {
     return model_->TokenToId(token);
   }
 
-  bool writes_date() const override { return Mentions("strftime_now"); }
+  bool writes_date() const override { return chat_template_ != nullptr && chat_template_->Reads("strftime_now"); }
 
   absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
                                                 const nlohmann::ordered_json& kwargs) const override {
@@ -487,7 +487,7 @@ class HuggingFaceTokenizer : public Tokenizer {
     return absl::OkStatus();
   }
 
-  // Whether the chat template has this word anywhere, of which it could not read a value or a part otherwise.
+  // Whether the chat template has this word anywhere, as it could not read a part of messages otherwise.
   bool Mentions(const std::string& word) const { return template_words_.contains(word); }
 
   absl::Status CheckReads(const nlohmann::ordered_json& kwargs) const {
@@ -496,7 +496,7 @@ class HuggingFaceTokenizer : public Tokenizer {
         return absl::InvalidArgumentError(
             absl::StrCat("\"", name, "\" is given to every chat template, and is no name of a value of one's own"));
       }
-      if (!Mentions(name)) {
+      if (chat_template_ == nullptr || !chat_template_->Reads(name)) {
         return absl::InvalidArgumentError(absl::StrCat(chat_template_place_, " does not read \"", name, "\""));
       }
     }

@@ -45,6 +45,15 @@ class Tokenizer {
   virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const = 0;
   // What Encode puts before a text with add_special_tokens: BOS most often, or nothing.
   virtual std::vector<int32_t> ids_before_text() const { return {}; }
+  // What a model reads before it goes on with `text`: Encode, with what the tokenizer puts before a text, but without
+  // what some put behind it, too (EOS), after which nothing would follow. Errors as Encode.
+  absl::StatusOr<std::vector<int32_t>> EncodePrompt(std::string_view text) const {
+    absl::StatusOr<std::vector<int32_t>> ids = Encode(text, /*add_special_tokens=*/false);
+    if (!ids.ok()) return ids;
+    const std::vector<int32_t> before = ids_before_text();
+    ids->insert(ids->begin(), before.begin(), before.end());
+    return ids;
+  }
   // As in transformers: invalid UTF-8 becomes U+FFFD, and where the folder says clean_up_tokenization_spaces the spaces
   // are cleaned up.
   virtual std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const = 0;

@@ -339,6 +339,29 @@ TEST_F(LoadTest, WritesCallsResultsThoughtsAndValuesAsTransformersDoes) {
   }
 }
 
+TEST_F(LoadTest, PutsNoEndBehindAPrompt) {
+  std::filesystem::copy(std::string(kTestdata) + "llama_class/tokenizer.json", folder_ + "/tokenizer.json");
+  Write("tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer", "add_eos_token": true})");
+  const auto tokenizer = Tokenizer::Load(folder_).value();
+  const std::vector<int32_t> plain = tokenizer->Encode("se", false).value();
+  const int32_t bos = *tokenizer->TokenToId("<s>"), eos = *tokenizer->TokenToId("</s>");
+  std::vector<int32_t> prompt = {bos};
+  prompt.insert(prompt.end(), plain.begin(), plain.end());
+  EXPECT_EQ(tokenizer->EncodePrompt("se").value(), prompt);
+  prompt.push_back(eos);
+  EXPECT_EQ(tokenizer->Encode("se", true).value(), prompt) << "as transformers has it";
+}
+
+TEST_F(LoadTest, SaysWhichWholeNumbersTemplatesHave) {
+  std::filesystem::copy(std::string(kTestdata) + "byte_level/tokenizer.json", folder_ + "/tokenizer.json");
+  Write("chat_template.jinja", "{{ most }}");
+  const auto tokenizer = Tokenizer::Load(folder_).value();
+  const auto text = [&](uint64_t most) { return tokenizer->ApplyChatTemplate({}, true, {{"most", most}}); };
+  EXPECT_EQ(text(9223372036854775807u).value(), "9223372036854775807");
+  EXPECT_THAT(std::string(text(9223372036854775808u).status().message()),
+              HasSubstr("the number 9223372036854775808 is too large for a template: up to 9223372036854775807"));
+}
+
 TEST_F(LoadTest, LeavesNothingOutThatTheTemplateDoesNotWrite) {
   std::filesystem::copy(std::string(kTestdata) + "byte_level/tokenizer.json", folder_ + "/tokenizer.json");
   Write("chat_template.jinja", "{% for message in messages %}{{ message.content }}{% endfor %}");
@@ -368,6 +391,8 @@ TEST_F(LoadTest, LeavesNothingOutThatTheTemplateDoesNotWrite) {
   EXPECT_EQ(loads("[1]"), "chat_template_kwargs: \"[1]\" is no JSON object such as {\"enable_thinking\": false}");
   EXPECT_EQ(loads(R"({"enable_thinking": false})"),
             "chat_template_kwargs: " + folder_ + "/chat_template.jinja does not read \"enable_thinking\"");
+  EXPECT_EQ(loads(R"({"message": 1})"),
+            "chat_template_kwargs: " + folder_ + "/chat_template.jinja does not read \"message\"");
   EXPECT_THAT(loads(R"({"bos_token": ""})"), HasSubstr("\"bos_token\" is given to every chat template"));
 }
 

@@ -15,7 +15,7 @@ constexpr const char* kWords[] = {" the", " a",  " of",  " and", " to",  " in", 
 constexpr size_t kStride = 7;  // has no divisor in common with their number: so many of them in turn are all
 
 absl::StatusOr<int> LengthOf(const Tokenizer& tokenizer, const std::string& text) {
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(text, /*add_special_tokens=*/true));
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.EncodePrompt(text));
   return static_cast<int>(ids.size());
 }
 

@@ -358,7 +358,8 @@ class Reader {
   }
 
   absl::Status AddText(const char* parameter, const std::string& text, bool add_special_tokens) {
-    const absl::StatusOr<std::vector<int32_t>> ids = model_.tokenizer->Encode(text, add_special_tokens);
+    const absl::StatusOr<std::vector<int32_t>> ids =
+        add_special_tokens ? model_.tokenizer->EncodePrompt(text) : model_.tokenizer->Encode(text, false);
     if (!ids.ok()) {
       return ParameterError(parameter, absl::StrCat("cannot be read: ", WithoutFolder(ids.status().message())));
     }

@@ -2,6 +2,8 @@
 
 #include "rollout/http/openai_request.h"
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -167,6 +169,35 @@ TEST(OpenAiRequest, PutsMessagesThroughTheTemplate) {
   EXPECT_EQ(unread.at("param"), "chat_template_kwargs");
   EXPECT_THAT(unread.at("message").get<std::string>(),
               HasSubstr("chat_template_kwargs cannot be used: chat.jinja does not read \"unread\""));
+}
+
+// The model was trained on calls as the template writes them, and reads what it has written itself, not a sorted form.
+TEST(OpenAiRequest, KeepsTheOrderOfTheKeysOfCallsAndTools) {
+  const std::string folder = testing::TempDir() + "/ordered";
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file("core/tokenizer/testdata/byte_level/tokenizer.json", folder + "/tokenizer.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  std::ofstream(folder + "/chat_template.jinja")
+      << "{{ tools | tojson }}{% for m in messages %}{{ m.content or '' }}"
+         "{% for call in m.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}{% endfor %}";
+  const auto tokenizer = Tokenizer::Load(folder).value();
+  ServedModel model = Model();
+  model.tokenizer = tokenizer.get();
+  model.vocab_size = tokenizer->vocab_size();
+  model.max_model_len = 1000;
+  const auto read = [&](const std::string& arguments) {
+    const auto request = ReadOpenAiRequest(
+        /*chat=*/true,
+        R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [{"id": "1", )"
+        R"("function": {"name": "f", "arguments": )" +
+            arguments + R"(}}]}], "chat_template_kwargs": {"tools": [{"z": 1, "a": {"y": 2, "b": 3}}]}})",
+        model, kSeed);
+    EXPECT_TRUE(request.ok()) << request.status();
+    return request.ok() ? tokenizer->Decode(Ids(request->prompts[0]), false) : "";
+  };
+  const std::string want = R"([{"z": 1, "a": {"y": 2, "b": 3}}]hi{"z": 1, "k": {"y": [2], "b": 3}, "a": 0})";
+  EXPECT_EQ(read(R"({"z": 1, "k": {"y": [2], "b": 3}, "a": 0})"), want);
+  EXPECT_EQ(read(R"("{\"z\": 1, \"k\": {\"y\": [2], \"b\": 3}, \"a\": 0}")"), want);
 }
 
 TEST(OpenAiRequest, TakesWhatClientsSendAlong) {

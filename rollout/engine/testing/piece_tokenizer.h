@@ -32,6 +32,7 @@ class PieceTokenizer : public Tokenizer {
     }
     return ids;
   }
+  std::vector<int32_t> ids_before_text() const override { return {0}; }
   std::string Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const override {
     std::string bytes;
     for (const int32_t id : ids) {
