@@ -119,6 +119,7 @@ absl::StatusOr<Record> ReadRecord(const Json& row, const std::vector<RowKey>& ke
       record.fields[key.name] = field->get<std::string>();
     } else if (field->is_binary() || (key.as_json && field->is_structured())) {
       record.fields[key.name] = PrintExactJson(*field);
+      if (field->is_structured()) record.written_as_json.insert(key.name);
     } else if (field->is_number() || field->is_boolean()) {
       record.fields[key.name] = field->dump();
     } else if (key.list && field->is_array()) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,8 +28,10 @@ struct RowKey {
 struct Record {
   std::string source;  // name of the file, without folder and extension
   int64_t row = 0;     // in the file, counted from 1
+  std::string place;   // option, file and line (of Parquet the row), for errors
   // The asked-for keys alone, each in one of these.
   std::map<std::string, std::string> fields;
+  std::set<std::string> written_as_json;                // those of `fields` that are lists or objects (RowKey.as_json)
   std::map<std::string, nlohmann::ordered_json> lists;  // without the binary values of ParseExactOrderedJson
   std::string rest;  // where it is asked for: a JSON object, its numbers as they are written
 

@@ -246,6 +246,7 @@ absl::StatusOr<Record> RowFile::Read(int64_t index) const {
   }
   record->source = source_;
   record->row = index + 1;
+  record->place = Place(index);
   return record;
 }
 

@@ -1,8 +1,11 @@
 #include "orchestrator/data/answers.h"
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "core/base/status_macros.h"
 #include "orchestrator/data/reward_sources.h"
 
 namespace quartet {
@@ -38,6 +41,20 @@ ScoreItem MakeScoreItem(uint64_t index, const GeneratedSequence& answer, const P
   item.set_query(tokenizer.Decode({answer.tokens().ids().begin(), answer.tokens().ids().end()},
                                   /*skip_special_tokens=*/false));
   return item;
+}
+
+absl::Status NameRow(const absl::Status& status, const std::function<const PromptRecord&(uint64_t index)>& prompt_of) {
+  constexpr std::string_view kSequence = "sequence ";
+  const std::string_view message(status.message().data(), status.message().size());
+  const size_t at = message.find(kSequence);
+  if (at == std::string_view::npos) return status;
+  const size_t begin = at + kSequence.size(), end = message.find_first_not_of("0123456789", begin);
+  uint64_t index = 0;
+  if (end == std::string_view::npos || message[end] != ',' ||
+      !absl::SimpleAtoi(std::string(message.substr(begin, end - begin)), &index)) {
+    return status;
+  }
+  return Prefixed(prompt_of(index).place, status);
 }
 
 }  // namespace quartet

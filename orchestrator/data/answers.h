@@ -1,8 +1,11 @@
 // Answers of the rollout: how they are asked for, and what the scorer is told of them.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/data/prompts.h"
 #include "proto/experience.pb.h"
@@ -22,5 +25,9 @@ std::string DecodeResponse(const TokenSequence& tokens, const Tokenizer& tokeniz
 // `index`: of the item in its call.
 ScoreItem MakeScoreItem(uint64_t index, const GeneratedSequence& answer, const PromptRecord& prompt,
                         const RewardConfig& reward, const Tokenizer& tokenizer);
+
+// What the scorer says is wrong with one of the items that it was sent, "sequence INDEX, ...", with the place of its
+// prompt's row in front: labels that take a sandbox to read are found there alone. Other errors are as they are.
+absl::Status NameRow(const absl::Status& status, const std::function<const PromptRecord&(uint64_t index)>& prompt_of);
 
 }  // namespace quartet

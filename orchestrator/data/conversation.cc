@@ -43,6 +43,19 @@ absl::StatusOr<std::vector<Message>> ReadAnswer(const Record& record, const std:
   return std::vector<Message>{MakeChatMessage(kAssistant, text->second)};
 }
 
+// Conversation.later_parts of the messages in a field, which are well-formed.
+std::vector<std::string> LaterParts(const Record& record, const std::string& key) {
+  std::vector<std::string> parts;
+  const auto list = record.lists.find(key);
+  if (list == record.lists.end()) return parts;
+  for (const auto& message : list->second) {
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_array()) continue;
+    for (size_t i = 1; i < content->size(); ++i) parts.push_back((*content)[i]["text"].get<std::string>());
+  }
+  return parts;
+}
+
 std::string_view WithoutLeadingSpace(std::string_view text) {
   size_t at = 0;
   while (at < text.size() && IsWhiteSpace(CharAt(text, at))) at += CharBytes(text, at);
@@ -85,6 +98,7 @@ absl::Status CheckTurns(const std::vector<Message>& messages, const std::string&
 absl::StatusOr<Conversation> ReadConversation(const Record& record, const std::string& key, const DataConfig& data) {
   Conversation conversation;
   QUARTET_ASSIGN_OR_RETURN(conversation.messages, ReadMessages(record, key, data));
+  conversation.later_parts = LaterParts(record, key);
   if (!data.tools_key().empty()) {
     QUARTET_ASSIGN_OR_RETURN(conversation.tools, ReadTools(record, data.tools_key()));
   }
@@ -113,6 +127,7 @@ absl::StatusOr<Conversation> ReadAnswered(const Record& record, const OptionKey&
   }
   if (has_prompt && has_answer) {
     QUARTET_ASSIGN_OR_RETURN(std::vector<Message> answers, ReadAnswer(record, answer.key, data));
+    for (std::string& part : LaterParts(record, answer.key)) conversation.later_parts.push_back(std::move(part));
     QUARTET_RETURN_IF_ERROR(CheckEndsWithAnswer(answers, answer_field));
     const bool is_text = record.fields.contains(prompt.key);
     // Beside a text these are hardly what follows it: a conversation that the assistant opens.
@@ -174,7 +189,7 @@ absl::StatusOr<std::string> PromptText(const Conversation& conversation, const D
 absl::StatusOr<std::vector<int32_t>> PromptIds(const std::string& text, const DataConfig& data,
                                                const Tokenizer& tokenizer) {
   if (data.apply_chat_template()) return tokenizer.Encode(text, /*add_special_tokens=*/false);
-  return tokenizer.Encode(text, /*add_special_tokens=*/true);
+  return tokenizer.EncodePrompt(text);
 }
 
 absl::Status CheckOneBos(const Conversation& conversation, const DataConfig& data, const Tokenizer& tokenizer,
@@ -193,6 +208,12 @@ absl::Status CheckOneBos(const Conversation& conversation, const DataConfig& dat
     return tokenizer.Encode(WithoutLeadingSpace(text), /*add_special_tokens=*/false);
   };
   const auto begins = [bos](const std::vector<int32_t>& text) { return !text.empty() && text.front() == bos; };
+  const auto begins_with_it = [&](const std::string& which, const char* in) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(which, " begins with \"", tokenizer.Decode({bos}, /*skip_special_tokens=*/false), "\", which the ",
+                     chat ? "chat template writes itself" : "tokenizer puts before every text",
+                     ": the model would read it twice; leave it out of ", in));
+  };
   for (size_t i = 0; i < conversation.messages.size(); ++i) {
     const Message& message = conversation.messages[i];
     const bool is_answer = message["role"] == kAssistant;
@@ -211,11 +232,12 @@ absl::Status CheckOneBos(const Conversation& conversation, const DataConfig& dat
           chat        ? absl::StrCat(is_content ? "" : absl::StrCat(part, " of "), "message ", i, " (counted from 0)")
           : is_answer ? "the answer"
                       : "the text";
-      error = absl::InvalidArgumentError(absl::StrCat(
-          which, " begins with \"", tokenizer.Decode({bos}, /*skip_special_tokens=*/false), "\", which the ",
-          chat ? "chat template writes itself" : "tokenizer puts before every text",
-          ": the model would read it twice; leave it out of ", begins(own) ? "the text" : "data.input_template"));
+      error = begins_with_it(which, begins(own) ? "the text" : "data.input_template");
     }
+  }
+  for (const std::string& part : conversation.later_parts) {
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<int32_t> own, encode(part));
+    if (error.ok() && begins(own)) error = begins_with_it("a part of a message's content", "the text");
   }
   // Else the template leaves it to the texts.
   return written > in_texts ? error : absl::OkStatus();

@@ -18,6 +18,8 @@ namespace quartet {
 struct Conversation {
   std::vector<ChatMessage> messages;
   nlohmann::ordered_json tools;  // a list; null where there is none
+  // The texts of content that is a list of parts, but for each first one; they stand within that of the messages.
+  std::vector<std::string> later_parts;
 };
 
 // The field `key` of `record`: a text, put into data.input_template, is one message of the user; a list of messages
@@ -55,7 +57,8 @@ std::string TextOf(const ChatMessage& message);
 absl::StatusOr<std::string> PromptText(const Conversation& conversation, const DataConfig& data,
                                        const Tokenizer& tokenizer);
 
-// The ids of PromptText. A chat template writes the special tokens itself; to another text the tokenizer adds its own.
+// The ids of PromptText. A chat template writes the special tokens itself; before another text stand the tokenizer's
+// (Tokenizer::EncodePrompt).
 absl::StatusOr<std::vector<int32_t>> PromptIds(const std::string& text, const DataConfig& data,
                                                const Tokenizer& tokenizer);
 

@@ -26,8 +26,7 @@ std::vector<RowKey> RowKeys(const PromptKeys& keys, const RunConfig& config) {
                   .option = compares ? "data.label_key: the rules of the reward compare with it"
                                      : "data.label_key; data.label_required=false where rows may lack it",
                   .optional = !compares && !config.data().label_required(),
-                  // Where none reads labels, what they are is nobody's concern.
-                  .as_json = ReadsJsonLabels(config.reward()) || !ComparesWithLabels(config.reward())});
+                  .as_json = true});  // what the sources for the prompt read is looked at in ReadPrompt
   rows.push_back({.name = config.data().source_key(), .option = "data.source_key", .optional = true});
   const bool is_read = ReadsPrompts(config.reward()) || !config.algorithm().advantage_command().command().empty();
   if (is_read) rows.push_back({.rest = true});
@@ -35,8 +34,9 @@ std::vector<RowKey> RowKeys(const PromptKeys& keys, const RunConfig& config) {
 }
 
 // OUT_OF_RANGE: too long.
-absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& keys, const DataConfig& data,
+absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& keys, const RunConfig& config,
                                         const LabelReader& labels, const Tokenizer& tokenizer) {
+  const DataConfig& data = config.data();
   PromptRecord prompt;
   QUARTET_ASSIGN_OR_RETURN(const Conversation conversation, ReadConversation(record, keys.input, data));
   if (conversation.messages.back()["role"] == kAssistant) {
@@ -46,12 +46,19 @@ absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& 
   QUARTET_ASSIGN_OR_RETURN(prompt.text, PromptText(conversation, data, tokenizer));
   QUARTET_ASSIGN_OR_RETURN(prompt.ids, PromptIds(prompt.text, data, tokenizer));
   QUARTET_RETURN_IF_ERROR(CheckOneBos(conversation, data, tokenizer, prompt.ids));
+  const auto source = record.fields.find(data.source_key());
+  prompt.source = source == record.fields.end() ? record.source : source->second;
+  if (record.written_as_json.contains(keys.label) && !TakesJsonLabels(config.reward(), prompt.source)) {
+    return absl::InvalidArgumentError(absl::StrCat("field ", FieldName(keys.label, "data.label_key"),
+                                                   " is a list or an object; a string, a number or a boolean is "
+                                                   "allowed, since no source of the reward that is for "
+                                                   "the prompt reads JSON"));
+  }
   if (auto label = record.fields.find(keys.label); label != record.fields.end()) {
     QUARTET_ASSIGN_OR_RETURN(prompt.label, ExtractLabel(label->second, keys.label_extract));
   }
   prompt.row = record.rest;
-  const auto source = record.fields.find(data.source_key());
-  prompt.source = source == record.fields.end() ? record.source : source->second;
+  prompt.place = record.place;
   if (prompt.ids.empty()) return absl::InvalidArgumentError("the prompt has no token");
   if (static_cast<int64_t>(prompt.ids.size()) > data.prompt_max_len()) {
     return absl::OutOfRangeError(absl::StrCat("the prompt has ", prompt.ids.size(),
@@ -70,8 +77,8 @@ absl::StatusOr<std::unique_ptr<Prompts>> Prompts::Open(const RunConfig& config, 
   const PromptKeys keys = {data.input_key(), data.label_key(), data.label_extract()};
   std::unique_ptr<Prompts> prompts(new Prompts());
   QUARTET_ASSIGN_OR_RETURN(LabelReader reader, LabelReader::Create(config.reward()));
-  prompts->read_ = [keys, data, labels = std::make_shared<const LabelReader>(std::move(reader)),
-                    &tokenizer](const Record& record) { return ReadPrompt(record, keys, data, *labels, tokenizer); };
+  prompts->read_ = [keys, config, labels = std::make_shared<const LabelReader>(std::move(reader)),
+                    &tokenizer](const Record& record) { return ReadPrompt(record, keys, config, *labels, tokenizer); };
   DatasetOptions options = DatasetOptionsOf(config);
   options.option = "data.prompt_data";
   options.paths.assign(data.prompt_data().begin(), data.prompt_data().end());
@@ -125,13 +132,14 @@ absl::StatusOr<HeldOutPrompts> ReadHeldOutPrompts(const EvalSet& set, const std:
   HeldOutPrompts held_out;
   PromptSources sources;
   const auto read = [&](const Record& record) -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, ReadPrompt(record, keys, config.data(), labels, tokenizer));
+    QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, ReadPrompt(record, keys, config, labels, tokenizer));
     sources.Count(&prompt);
     held_out.prompts.push_back(std::move(prompt));
     return absl::OkStatus();
   };
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Dataset> rows, Dataset::Open(std::move(options), read, progress));
   held_out.description = DescribeRows("prompts", *rows);
+  held_out.files = RowInputs(*rows);
   return held_out;
 }
 

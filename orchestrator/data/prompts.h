@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "core/data/dataset.h"
 #include "core/tokenizer/tokenizer.h"
+#include "orchestrator/run_folder/run_inputs.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -21,6 +22,7 @@ struct PromptRecord {
   std::string source;          // data.source_key's, else the file's name
   std::string metrics_source;  // the same; "other" where there are too many to have metrics of their own
   std::string row;             // other fields of the row, a JSON object; "" where no program reads them
+  std::string place;           // where its row is, for errors: option, file and line
   std::vector<int32_t> ids;
 };
 
@@ -71,7 +73,8 @@ class Prompts {
 // All prompts of a set of held-out ones, in the order of its file, in memory. `option` names the file in errors.
 struct HeldOutPrompts {
   std::vector<PromptRecord> prompts;
-  std::string description;  // DescribeRows
+  std::string description;      // DescribeRows
+  std::vector<RunInput> files;  // its file
 };
 absl::StatusOr<HeldOutPrompts> ReadHeldOutPrompts(const EvalSet& set, const std::string& option,
                                                   const RunConfig& config, const Tokenizer& tokenizer,

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "orchestrator/data/answers.h"
 #include "orchestrator/data/reward_sources.h"
 #include "orchestrator/testing/byte_tokenizer.h"
 #include "orchestrator/testing/scratch_folder.h"
@@ -73,6 +74,22 @@ TEST_F(PromptsTest, AreTokenisedWithTheirLabels) {
   EXPECT_EQ((*prompts)[1].text, "Q: {} A:");
   data().set_max_samples(1);
   EXPECT_EQ(Load(lines)->size(), 1);
+}
+
+TEST_F(PromptsTest, AreNamedByTheirRowWhereTheScorerFindsWhatIsWrong) {
+  const auto prompts = Load("{\"question\": \"a\", \"answer\": \"1\"}\n{\"question\": \"b\", \"answer\": \"2\"}\n");
+  ASSERT_TRUE(prompts.ok()) << prompts.status();
+  const auto named = [&](const std::string& message) {
+    const absl::Status status = NameRow(absl::InvalidArgumentError(message),
+                                        [&](uint64_t index) -> const PromptRecord& { return prompts->at(index / 4); });
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  const std::string wrong = "scorer at h:1, Score: sequence 7, reward \"code\": the label is wrong";
+  EXPECT_EQ(named(wrong), "data.prompt_data: " + data().prompt_data(0) + " line 2: " + wrong);
+  for (const char* other : {"scorer at h:1: it broke", "sequence x, y", "sequence 7", "sequence , y"}) {
+    EXPECT_EQ(named(other), other);
+  }
 }
 
 TEST_F(PromptsTest, GoThroughTheChatTemplateAsAUsersMessage) {
@@ -155,6 +172,10 @@ TEST_F(PromptsTest, HaveTheTokenThatTextsBeginWithWhereTheChatTemplateWritesItAl
                 HasSubstr("data.jsonl line 1: message 1 (counted from 0) begins with \"<s>\", which the chat template "
                           "writes itself: the model would read it twice; leave it out of the text"));
   }
+  EXPECT_THAT(
+      load(once,
+           R"([{"role": "user", "content": [{"type": "text", "text": "n"}, {"type": "text", "text": "<s>se"}]}])"),
+      HasSubstr("line 1: a part of a message's content begins with \"<s>\", which the chat template writes"));
   // Texts that have it in the template's place.
   EXPECT_EQ(load(never, R"("<s>se")"), "{ 1, 12, 14 }");
   EXPECT_EQ(load(never, R"([{"role": "system", "content": "<s>n"}, {"role": "user", "content": "<s>s"}])"),
@@ -310,7 +331,7 @@ TEST_F(PromptsTest, OfWhichARowLacksTheLabelThatIsAskedForAreRefused) {
 TEST_F(PromptsTest, HaveLabelsThatAreListsAndObjectsWhereASourceReadsThemAsJson) {
   const std::string list = "{\"question\": \"a\", \"answer\": [\"assert f(1) == 1\"]}\n";
   EXPECT_THAT(Error(list), HasSubstr("field \"answer\""));
-  EXPECT_THAT(Error(list), HasSubstr("is of JSON type array"));
+  EXPECT_THAT(Error(list), HasSubstr("is a list or an object"));
   config_.mutable_reward()->mutable_source(0)->clear_rule();
   config_.mutable_reward()->mutable_source(0)->set_code("python");
   EXPECT_EQ(Load(list).value()[0].label, R"j(["assert f(1) == 1"])j");
@@ -323,11 +344,25 @@ TEST_F(PromptsTest, HaveLabelsOfAnyKindWhereNoSourceReadsThem) {
   source->set_rule("finished");
   const std::string list = "{\"question\": \"a\", \"answer\": [\"4\"]}\n";
   EXPECT_EQ(Load(list).value()[0].label, R"(["4"])");
-  // A source that compares with labels of some prompts alone takes no list for a text.
-  RewardSource* number = config_.mutable_reward()->add_source();
-  number->set_rule("number");
-  number->add_only("gsm8k");
-  EXPECT_THAT(Error(list), HasSubstr("is of JSON type array"));
+}
+
+TEST_F(PromptsTest, HaveLabelsOfTheKindThatTheSourcesForThemRead) {
+  RewardSource* source = config_.mutable_reward()->mutable_source(0);
+  source->add_only("gsm8k");
+  config_.mutable_reward()->add_source()->set_rule("finished");
+  const auto row = [](const std::string& from, const std::string& label) {
+    return R"({"question": "a", "data_source": ")" + from + R"(", "answer": )" + label + "}\n";
+  };
+  const std::string list = R"(["4"])";
+  EXPECT_EQ(Load(row("chat", list) + row("gsm8k", "4")).value()[0].label, list) << "no source for it reads labels";
+  EXPECT_THAT(Error(row("chat", list) + row("gsm8k", list)),
+              HasSubstr("line 2: field \"answer\" (data.label_key) is a list or an object; a string, a number"));
+  RewardSource* code = config_.mutable_reward()->add_source();
+  code->set_rule("json_field");
+  code->set_field("x");
+  code->add_only("json");
+  EXPECT_EQ(Load(row("json", list)).value()[0].label, list);
+  EXPECT_THAT(Error(row("gsm8k", list)), HasSubstr("is a list or an object")) << "a source of others reads JSON";
 }
 
 TEST_F(PromptsTest, WhoseAnswersAreReadWithoutTheDelimiterOfTheirReasoningAreRefused) {

@@ -8,16 +8,20 @@
 #include "core/base/status_macros.h"
 #include "core/data/record.h"
 #include "core/errors/shown.h"
+#include "scorer/labels.h"
 
 namespace quartet {
+namespace {
+
+bool IsToldPrompts(const RewardSource& source) { return !source.remote_url().empty() || !source.command().empty(); }
+
+}  // namespace
 
 bool Verifies(const RewardSource& source) {
   if (!source.code().empty()) return true;
   const std::string& rule = source.rule();
   return !rule.empty() && rule != "format" && rule != "finished" && rule != "length";
 }
-
-bool ComparesWithLabels(const RewardConfig& reward) { return std::ranges::any_of(reward.source(), Verifies); }
 
 bool NeedsLabels(const RewardConfig& reward) {
   return std::any_of(reward.source().begin(), reward.source().end(),
@@ -54,17 +58,16 @@ absl::Status CheckReasoningDelimiters(const RewardConfig& reward, const Tokenize
   return absl::OkStatus();
 }
 
-bool ReadsJsonLabels(const RewardConfig& reward) {
-  return ReadsPrompts(reward) ||
-         std::any_of(reward.source().begin(), reward.source().end(), [](const RewardSource& source) {
-           return !source.code().empty() || source.rule() == "json_field";
-         });
-}
-
-bool ReadsPrompts(const RewardConfig& reward) {
-  return std::any_of(reward.source().begin(), reward.source().end(), [](const RewardSource& source) {
-    return !source.remote_url().empty() || !source.command().empty();
+bool TakesJsonLabels(const RewardConfig& reward, const std::string& prompt_source) {
+  const auto any = [&](const auto& does) {
+    return std::ranges::any_of(
+        reward.source(), [&](const RewardSource& source) { return IsFor(source, prompt_source) && does(source); });
+  };
+  return !any(Verifies) || any([](const RewardSource& source) {
+    return !source.code().empty() || source.rule() == "json_field" || IsToldPrompts(source);
   });
 }
+
+bool ReadsPrompts(const RewardConfig& reward) { return std::ranges::any_of(reward.source(), IsToldPrompts); }
 
 }  // namespace quartet

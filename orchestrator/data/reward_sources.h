@@ -14,14 +14,12 @@ namespace quartet {
 // where the answer is right.
 bool Verifies(const RewardSource& source);
 
-// Whether any source does.
-bool ComparesWithLabels(const RewardConfig& reward);
-
 // Whether any source that is for all prompts does, so that each row needs a label.
 bool NeedsLabels(const RewardConfig& reward);
 
-// Whether any source reads labels that are lists or objects, as JSON: tests of code, fields of JSON, servers, commands.
-bool ReadsJsonLabels(const RewardConfig& reward);
+// Whether labels of prompts from `prompt_source` may be lists or objects: a source that is for them reads such as JSON
+// (tests of code, fields of JSON, servers, commands), or none of these compares with labels.
+bool TakesJsonLabels(const RewardConfig& reward, const std::string& prompt_source);
 
 // That each name of reward.source.only is one of `sources`, where prompts are from. INVALID_ARGUMENT names the field.
 absl::Status CheckOnly(const RewardConfig& reward, const std::set<std::string>& sources);

@@ -126,7 +126,11 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
   for (size_t i = 0; i < answers.size(); ++i) {
     items.push_back(MakeScoreItem(i, answers[i], set.prompts[i / n], config.reward(), tokenizer));
   }
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, services.scorer->Score(items));
+  const absl::StatusOr<std::vector<ScoreReply>> scored = services.scorer->Score(items);
+  if (!scored.ok()) {
+    return NameRow(scored.status(), [&](uint64_t index) -> const PromptRecord& { return set.prompts.at(index / n); });
+  }
+  const std::vector<ScoreReply>& scores = *scored;
 
   // 3. How many are right.
   EvaluationResult result;
@@ -212,7 +216,7 @@ std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result
     Json& written = prompts[answer.prompt]["answers"].emplace_back();
     written["response"] = answer.response;
     if (answer.error.empty()) {
-      written["reward"] = answer.reward;
+      written["reward"] = ShortestOfFp32(answer.reward);
       if (answer.right.has_value()) written["right"] = *answer.right;
     } else {
       written["error"] = answer.error;
@@ -236,7 +240,10 @@ absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& c
     const auto i = static_cast<int>(sets.size()) - config.eval().data_size();
     const std::string option = i < 0 ? "eval.data" : absl::StrCat("eval.set[", i, "].data");
     QUARTET_ASSIGN_OR_RETURN(HeldOutPrompts held_out, ReadHeldOutPrompts(options, option, config, tokenizer, progress));
-    sets.push_back({options, std::move(held_out.prompts), std::move(held_out.description)});
+    sets.push_back({.options = options,
+                    .prompts = std::move(held_out.prompts),
+                    .description = std::move(held_out.description),
+                    .files = std::move(held_out.files)});
   }
   return sets;
 }
@@ -307,7 +314,7 @@ absl::Status EvaluateModel(int64_t step, RunSession session) {
   for (const EvaluationSet& set : sets) view.Print(absl::StrCat(set.options.name(), ": ", set.description));
   view.Print(DescribePrompt(sets.front().prompts.front(), session.tokenizer()));
 
-  QUARTET_RETURN_IF_ERROR(session.OpenFolder(nullptr));
+  QUARTET_RETURN_IF_ERROR(session.OpenFolder({}));
   QUARTET_RETURN_IF_ERROR(session.StartServices());
   QUARTET_ASSIGN_OR_RETURN(const Services services, ConnectServices(config, &session.cancellation()));
   const auto on_loading = [&view](const std::string& waiting, const std::string& detail) {

@@ -14,6 +14,7 @@
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/run_folder/metrics.h"
 #include "orchestrator/run_folder/run_folder.h"
+#include "orchestrator/run_folder/run_inputs.h"
 #include "orchestrator/session/run_session.h"
 #include "orchestrator/terminal/terminal_view.h"
 #include "proto/run_config.pb.h"
@@ -23,7 +24,8 @@ namespace quartet {
 struct EvaluationSet {
   EvalSet options;
   std::vector<PromptRecord> prompts;
-  std::string description;  // how many there are, and what was left out
+  std::string description;           // how many there are, and what was left out
+  std::vector<RunInput> files = {};  // its file
 };
 
 // The sets of config.eval(); none where it names no data. `progress` is told of the rows of each set.

@@ -99,7 +99,13 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
   generate_seconds_ += generation.Seconds();
   progress_.begin("waiting for rewards", 0);
   const Stopwatch waiting;
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, scoring->Finish());
+  const absl::StatusOr<std::vector<ScoreReply>> finished = scoring->Finish();
+  if (!finished.ok()) {
+    return NameRow(finished.status(), [&](uint64_t place) -> const PromptRecord& {
+      return *records.at(place / static_cast<uint64_t>(samples));
+    });
+  }
+  const std::vector<ScoreReply>& scores = *finished;
   score_seconds_ += waiting.Seconds();
   for (size_t i = 0; i < scores.size(); ++i) answered[scored[i]].reply = &scores[i];
 

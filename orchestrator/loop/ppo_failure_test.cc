@@ -24,9 +24,11 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 using PpoFailureTest = PpoTest;
 
@@ -256,6 +258,16 @@ TEST_F(PpoFailureTest, RefusesServicesOfAnotherConfigurationWithEveryDifference)
       ": reward.source.0.rule is \"number\" there and \"exact_match\" here. End them and start them again");
   EXPECT_THAT(std::string(status.message()), HasSubstr(differences));
   EXPECT_THAT(services_.calls(), Not(Contains("rollout.Generate")));
+}
+
+TEST_F(PpoFailureTest, NamesTheRowWhoseLabelTheScorerAloneFindsWrong) {
+  services_.SetHook([](const std::string& call) {
+    return call == "scorer.Score" ? grpc::Status(grpc::INVALID_ARGUMENT, "sequence 3, reward \"code\": it cannot fail")
+                                  : grpc::Status::OK;
+  });
+  EXPECT_THAT(std::string(Run(services_.MakeConfig(scratch_.path(), 1)).status().message()),
+              AllOf(StartsWith("data.prompt_data: /"), ContainsRegex("line [0-9]+: scorer at "),
+                    HasSubstr("sequence 3, reward \"code\": it cannot fail")));
 }
 
 TEST_F(PpoFailureTest, PassesOnWhatAnUpdateFailedOf) {

@@ -19,6 +19,7 @@
 #include "orchestrator/data/first_example.h"
 #include "orchestrator/data/reward_sources.h"
 #include "orchestrator/loop/step_warnings.h"
+#include "orchestrator/run_folder/run_inputs.h"
 
 namespace quartet {
 namespace {
@@ -56,6 +57,12 @@ absl::Status ReadPpoInputs(RunSession& session, PpoInputs* inputs) {
   return CheckCallSizes(config, evaluated);
 }
 
+std::vector<RunInput> RowFiles(const PpoInputs& inputs) {
+  std::vector<RunInput> files = RowInputs(inputs.prompts->rows());
+  for (const EvaluationSet& set : inputs.evaluation_sets) files.insert(files.end(), set.files.begin(), set.files.end());
+  return files;
+}
+
 absl::Status ReadInputs(RunSession& session, PpoInputs* inputs) {
   return session.ReadInputs({.programs = {Program::kPpo},
                              .services = PpoServices(session.config()),
@@ -84,7 +91,7 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
     view.Print(absl::StrCat("evaluation ", set.options.name(), ": ", set.description));
   }
   view.Print(DescribePrompt(inputs.prompts->first(), session.tokenizer()));
-  QUARTET_RETURN_IF_ERROR(session.OpenFolder(&inputs.prompts->rows()));
+  QUARTET_RETURN_IF_ERROR(session.OpenFolder(RowFiles(inputs)));
   if (session.resume().has_value()) {
     QUARTET_RETURN_IF_ERROR(CheckGoesOn(config, inputs.prompts->hash(), PpoSteps(config, inputs.prompts->size()),
                                         *session.resume(), session.folder().checkpoints_path()));

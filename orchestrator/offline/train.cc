@@ -18,6 +18,7 @@
 #include "orchestrator/offline/offline_loop.h"
 #include "orchestrator/offline/reward_model.h"
 #include "orchestrator/offline/sft.h"
+#include "orchestrator/run_folder/run_inputs.h"
 
 namespace quartet {
 namespace {
@@ -45,6 +46,14 @@ absl::Status ReadRows(RunSession& session, Program program, const std::string& m
   if (config.preference().eval_data().empty()) return absl::OkStatus();
   QUARTET_ASSIGN_OR_RETURN(inputs->held_out, open(/*held_out=*/true));
   return absl::OkStatus();
+}
+
+std::vector<RunInput> RowFiles(const Inputs& inputs) {
+  if (inputs.examples != nullptr) return RowInputs(inputs.examples->rows());
+  std::vector<RunInput> files = RowInputs(inputs.pairs->rows());
+  if (inputs.held_out == nullptr) return files;
+  for (RunInput& file : RowInputs(inputs.held_out->rows())) files.push_back(std::move(file));
+  return files;
 }
 
 void ShowInputs(const Inputs& inputs, const Tokenizer& tokenizer, TerminalView& view) {
@@ -118,8 +127,7 @@ absl::StatusOr<std::string> TrainOnRows(Program program, RunSession session) {
   QUARTET_RETURN_IF_ERROR(ReadInputs(program, session, &inputs));
   view.Print(absl::StrCat("run folder: ", config.run_dir()));
   ShowInputs(inputs, session.tokenizer(), view);
-  QUARTET_RETURN_IF_ERROR(
-      session.OpenFolder(inputs.examples != nullptr ? &inputs.examples->rows() : &inputs.pairs->rows()));
+  QUARTET_RETURN_IF_ERROR(session.OpenFolder(RowFiles(inputs)));
   QUARTET_RETURN_IF_ERROR(CheckGoesOn(program, session, inputs));
   view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, ServicesOf(program, config))));
   QUARTET_RETURN_IF_ERROR(session.StartServices());

@@ -58,6 +58,8 @@ bool IsOne(const std::string& path, const std::string_view (&of)[n]) {
 
 }  // namespace
 
+bool DecidesWhatIsLearned(const std::string& path) { return IsOne(path, kFixed) && !IsOne(path, kFree); }
+
 absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, const RunConfig& now,
                                                       const std::vector<ChangedInput>& inputs) {
   const std::map<std::string, std::string> old = FlatFields(before), present = FlatFields(now);
@@ -73,7 +75,7 @@ absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, c
   std::vector<std::string> changes, refused;
   const auto add = [&](const std::string& path, const std::string& change, bool may_change = false) {
     changes.push_back(absl::StrCat(path, ": ", change));
-    if (IsOne(path, kFixed) && !IsOne(path, kFree) && !may_change) refused.push_back(changes.back());
+    if (DecidesWhatIsLearned(path) && !may_change) refused.push_back(changes.back());
   };
   for (const std::string& path : paths) {
     const std::string was = value_in(old, path), is = value_in(present, path);

@@ -10,6 +10,9 @@
 
 namespace quartet {
 
+// Whether what is learned next follows from the field (or the file that it names): the model, the data and their order.
+bool DecidesWhatIsLearned(const std::string& path);
+
 // Fields of `now` that `before`, of the same run, has otherwise, one line each with both values, but for where the run
 // and its services are; then `inputs`, a line each. FAILED_PRECONDITION with such lines where models, data (but for
 // rows that were mended) or their order, the seed or the batch are among them, unless now.train().allow_changed_run().

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -349,6 +351,15 @@ absl::Status RunFolder::WriteMetrics(int64_t step, const Metrics& metrics) {
   return tensorboard_->Write(step, absl::Now(), metrics);
 }
 
+double ShortestOfFp32(double number) {
+  const auto narrow = static_cast<float>(number);
+  if (narrow != number || !std::isfinite(number)) return number;
+  char digits[64];
+  const char* const end = std::to_chars(std::begin(digits), std::end(digits), narrow).ptr;
+  std::from_chars(std::begin(digits), end, number);
+  return number;
+}
+
 absl::Status RunFolder::WriteSamples(const std::vector<SampleRecord>& samples) {
   std::string lines;
   for (const SampleRecord& sample : samples) {
@@ -357,9 +368,9 @@ absl::Status RunFolder::WriteSamples(const std::vector<SampleRecord>& samples) {
     object["prompt"] = sample.prompt;
     object["response"] = sample.response;
     object["label"] = sample.label;
-    object["reward"] = Number(sample.reward);
+    object["reward"] = Number(ShortestOfFp32(sample.reward));
     Json parts = Json::object();
-    for (const auto& [name, value] : sample.parts) parts[name] = Number(value);
+    for (const auto& [name, value] : sample.parts) parts[name] = Number(ShortestOfFp32(value));
     object["parts"] = parts;
     object["kl"] = sample.kl.has_value() ? Number(*sample.kl) : Json(nullptr);
     object["finish_reason"] = sample.finish_reason;

@@ -111,11 +111,19 @@ TEST(RunFolder, WritesSamplesWhateverTheModelSaid) {
   sample.prompt = "line\nbreak \"quoted\"";
   sample.response = "\xff\xfe";
   sample.parts["exact_match"] = 1;
+  sample.parts["format"] = 0.3f;
+  sample.reward = 1.3f;
   ASSERT_TRUE(folder->WriteSamples({sample}).ok());
   const auto line = nlohmann::json::parse(scratch.Read("run/samples.jsonl"));
   EXPECT_EQ(line["prompt"], sample.prompt);
   EXPECT_EQ(line["response"], "\xef\xbf\xbd\xef\xbf\xbd");
   EXPECT_TRUE(line["kl"].is_null());
+  EXPECT_EQ(line["parts"].dump(), R"({"exact_match":1,"format":0.3})");
+  EXPECT_EQ(line["reward"].dump(), "1.3");
+  for (const double number : {0.1 + 0.2, 1.0 / 3, 1e-300}) EXPECT_EQ(ShortestOfFp32(number), number);
+  for (const float number : {0.1f, 1.0f / 3, 1e-40f, 3e38f, -2.5f, 16777216.0f}) {
+    EXPECT_EQ(static_cast<float>(ShortestOfFp32(number)), number);
+  }
 }
 
 TEST(RunFolder, WritesEvaluationsWithHowTheyWereMade) {

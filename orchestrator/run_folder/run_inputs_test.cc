@@ -177,6 +177,45 @@ TEST_F(RunInputsTest, LetARunGoOnWithRowsThatWereMended) {
   EXPECT_THAT(std::string(open().status().message()), HasSubstr("rows.jsonl has other rows")) << "one more";
 }
 
+// It learns from none of them, so it goes on, and its checkpoint's prompts must still be the same.
+TEST_F(RunInputsTest, LetARunGoOnWithOtherHeldOutRowsAndSaySo) {
+  const auto open = [&] {
+    std::vector<RunInput> inputs = Inputs();
+    const auto rows = Dataset::Open(
+        {.option = "eval.data", .paths = {scratch_.path() + "/held_out.jsonl"}},
+        [](const Record&) { return absl::OkStatus(); }, nullptr);
+    EXPECT_TRUE(rows.ok()) << rows.status();
+    for (RunInput& input : RowInputs(**rows)) inputs.push_back(std::move(input));
+    return OpenRun(config_, "", inputs, [] { return absl::OkStatus(); });
+  };
+  scratch_.Write("held_out.jsonl", "{\"q\": \"1\"}\n{\"q\": \"2\"}\n{\"q\": \"3\"}\n");
+  {
+    const auto start = open();
+    ASSERT_TRUE(start.ok() && start->folder->BeginAfter(0).ok());
+    CheckpointRecord record;
+    record.step = 1;
+    record.rollout_batch_size = 2;
+    const std::string folder = start->folder->checkpoints_path() + "/step_1";
+    record.policy = WriteTrainingState(folder + "/policy_state", 1);
+    ASSERT_TRUE(WriteCheckpointRecord(folder, record).ok());
+  }
+  config_.mutable_train()->set_load_checkpoint(true);
+  EXPECT_THAT(open()->notes, IsEmpty());
+  scratch_.Write("held_out.jsonl", "{\"q\": \"1\"}\n{\"q\": \"two\"}\n{\"q\": \"3\"}\n");
+  {
+    const auto mended = open();
+    ASSERT_TRUE(mended.ok()) << mended.status();
+    EXPECT_THAT(mended->notes, ElementsAre(AllOf(HasSubstr("changed since the run began: eval.data: /"),
+                                                 HasSubstr("held_out.jsonl has rows that were changed since the run "
+                                                           "began, the first row 2; the others are the same"))));
+    EXPECT_FALSE(mended->resume->rows_are_mended);
+  }
+  scratch_.Write("held_out.jsonl", "{\"q\": \"4\"}\n");
+  const auto other = open();
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_THAT(other->notes, ElementsAre(HasSubstr("held_out.jsonl has other rows than when the run began")));
+}
+
 TEST_F(RunInputsTest, KeepARunFromGoingOnWithOtherRowsInUseOfTheSameFile) {
   WriteRows("{\"q\": \"1\"}\n{\"q\": \"two\"}\n{\"q\": \"3\"}\n");
   const auto inputs = [&](int64_t checked_rows) {

@@ -95,7 +95,7 @@ absl::Status NotKnown(const RunConfig& config, const std::string& what, const ab
 }
 
 // Of files whose rows were mended, `inputs` gets what they were when the run began: it is that which later changes,
-// too, are held against. `mended`: whether there are any.
+// too, are held against. `mended`: whether it learns from any of them.
 absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs, RunStart* start, bool* mended) {
   const absl::StatusOr<RunConfig> before = ReadConfigOf(*start->folder);
   if (!before.ok()) return NotKnown(config, "what has changed since the run began", before.status(), start);
@@ -104,7 +104,7 @@ absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs,
     changed = ChangedInputs(*read, *inputs);
     for (const ChangedInput& change : changed) {
       if (!change.is_mended) continue;
-      *mended = true;
+      if (DecidesWhatIsLearned(change.option)) *mended = true;
       const auto is_it = [&](const RunInput& one) { return one.option == change.option && one.path == change.path; };
       *std::ranges::find_if(*inputs, is_it) = *std::ranges::find_if(*read, is_it);
     }

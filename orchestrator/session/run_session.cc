@@ -124,7 +124,7 @@ absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<abs
   return BeforeItBegins(status);
 }
 
-absl::Status RunSession::OpenFolder(const Dataset* rows) {
+absl::Status RunSession::OpenFolder(const std::vector<RunInput>& rows) {
   if (!kind_.continues) {
     absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Create(config_, options_.allowed_entry);
     QUARTET_RETURN_IF_ERROR(BeforeItBegins(folder.status()));
@@ -132,7 +132,7 @@ absl::Status RunSession::OpenFolder(const Dataset* rows) {
     return absl::OkStatus();
   }
   std::vector<RunInput> files = ModelInputs(config_);
-  for (RunInput& file : RowInputs(*rows)) files.push_back(std::move(file));
+  files.insert(files.end(), rows.begin(), rows.end());
   absl::StatusOr<RunStart> opened =
       OpenRun(config_, options_.allowed_entry, files, [this] { return cancellation_.status(); });
   QUARTET_RETURN_IF_ERROR(BeforeItBegins(opened.status()));

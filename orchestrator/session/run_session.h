@@ -22,6 +22,7 @@
 #include "orchestrator/page/page_writer.h"
 #include "orchestrator/run_folder/checkpoint_record.h"
 #include "orchestrator/run_folder/run_folder.h"
+#include "orchestrator/run_folder/run_inputs.h"
 #include "orchestrator/session/plan_writer.h"
 #include "orchestrator/terminal/terminal_view.h"
 #include "proto/run_config.pb.h"
@@ -72,8 +73,9 @@ class RunSession {
   // otherwise (a disk, an address in use), or something is in run_dir's way.
   absl::Status ReadInputs(const RunKind& kind, const std::function<absl::Status()>& read);
   // Makes the run's folder, or opens the one in which it goes on, and tells the trainers by the configuration what to
-  // load. `rows` is what it learns from; null of a run that is not continued. Errors as of ReadInputs.
-  absl::Status OpenFolder(const Dataset* rows);
+  // load. `rows` are the files of rows that it has read, those that it is evaluated by among them; none of a run that is
+  // not continued. Errors as of ReadInputs.
+  absl::Status OpenFolder(const std::vector<RunInput>& rows);
   // If asked to, and puts their addresses into the configuration; before them, what monitor.listen asks for.
   absl::Status StartServices();
 

@@ -42,7 +42,7 @@ class RunSessionTest : public ::testing::Test {
     const auto rows = Dataset::Open(
         {.option = "sft.data", .paths = {session.config().sft().data(0)}},
         [](const Record&) { return absl::OkStatus(); }, nullptr);
-    return rows.ok() ? session.OpenFolder(rows->get()) : rows.status();
+    return rows.ok() ? session.OpenFolder(RowInputs(**rows)) : rows.status();
   }
   // With a checkpoint after its first step.
   void MakeRun() {
