@@ -1,12 +1,8 @@
 // Evaluates a model, or a checkpoint of a run, on held-out prompts.
-#include <cstdint>
 #include <filesystem>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
 #include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
@@ -19,17 +15,6 @@ namespace quartet {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The step after which the checkpoint that the folder is, or is in, was made; -1 where it is none.
-int64_t StepOf(const fs::path& folder) {
-  for (const fs::path& part : folder) {
-    const std::string name = part.string();
-    absl::string_view number = name;
-    int64_t steps = 0;
-    if (absl::ConsumePrefix(&number, "step_") && absl::SimpleAtoi(number, &steps) && steps > 0) return steps - 1;
-  }
-  return -1;
-}
 
 struct Options {
   ConfigSources sources;
@@ -51,7 +36,8 @@ CommandLine EvaluateCommandLine(Options* options) {
                 {"set", "PATH=VALUE", "Overrides one field, for example --set=eval.data=test.jsonl. May be repeated.",
                  Texts(&options->sources.overrides)},
                 {"model", "DIR",
-                 "What is evaluated: a Hugging Face folder, or a checkpoint of a run (RUN/checkpoints/step_N), whose "
+                 "What is evaluated: a Hugging Face folder, or a checkpoint of a run (RUN/checkpoints/step_N, or "
+                 "latest), whose "
                  "policy is taken. Default: rollout.pretrain (or actor.pretrain).",
                  UserPath(&options->model)},
                 {"output", "DIR", "Where results go, a folder that does not exist. Default: runs/evaluation-<time>.",
@@ -74,6 +60,8 @@ absl::Status Run(Options& options, TerminalView& view, Cancellation& cancellatio
     std::error_code ignored;
     if (fs::exists(options.model + "/policy", ignored)) options.model += "/policy";
     QUARTET_RETURN_IF_ERROR(CheckModelFolder("--model", options.model));
+    // A run may move its link `latest` while this goes on.
+    if (const fs::path real = fs::canonical(options.model, ignored); !ignored) options.model = real.string();
     options.sources.overrides.push_back("rollout.pretrain=" + options.model);
     options.sources.overrides.push_back("actor.pretrain=" + options.model);  // whose tokenizer is used
   }
@@ -81,8 +69,7 @@ absl::Status Run(Options& options, TerminalView& view, Cancellation& cancellatio
       RunConfig config, LoadRunConfig(options.sources, "",
                                       options.launch ? ServiceLauncher::Defaults(kEvaluationServices) : RunConfig()));
   config.set_run_dir(options.output);
-  QUARTET_RETURN_IF_ERROR(EvaluateModel(StepOf(config.rollout().pretrain()),
-                                        RunSession(config, {.launch = options.launch}, view, cancellation)));
+  QUARTET_RETURN_IF_ERROR(EvaluateModel(RunSession(config, {.launch = options.launch}, view, cancellation)));
   view.Print("done: " + config.run_dir() + "/evaluations.jsonl");
   return absl::OkStatus();
 }

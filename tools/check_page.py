@@ -124,7 +124,9 @@ def check_page(name, folder, records):
     check(name, 'an answer became an element', not re.search(r'<(img|svg)[^>]*(onerror|onload)', re.sub(r'<script.*?</script>', '', dom, flags=re.S)))
     if records:
         latest, readout = records[-1], readout_of(dom)
-        check(name, f'the readout lacks step {latest["step"]}: {readout}', f'{latest["step"]:,}' in readout)
+        # People read steps as they are counted, from 1; in files they are from 0.
+        step = latest['step'] + 1
+        check(name, f'the readout lacks step {step}: {readout}', f'{step:,}' in readout)
         kind = next((k for k in ('sft', 'dpo') if k + '/loss' in latest), None)
         value = latest[kind + '/loss'] if kind else latest['reward/mean']
         check(name, f'the readout lacks {shown(value)}: {readout}', shown(value) in readout)

@@ -249,19 +249,20 @@ absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& c
 }
 
 absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& config,
-                                                           const std::vector<EvaluationSet>& sets, int64_t step,
-                                                           uint64_t policy_version, const Tokenizer& tokenizer,
-                                                           const Services& services, RunFolder& folder,
-                                                           TerminalView& view) {
-  const std::string when = step < 0 ? "" : absl::StrCat(" after step ", step);
+                                                           const std::vector<EvaluationSet>& sets,
+                                                           const EvaluatedModel& model, uint64_t policy_version,
+                                                           const Tokenizer& tokenizer, const Services& services,
+                                                           RunFolder& folder, TerminalView& view) {
+  const std::string what = absl::StrCat("evaluation of ", model.name);
   std::vector<EvaluationResult> results;
   for (const EvaluationSet& set : sets) {
-    view.Begin(absl::StrCat("evaluation", when, ", ", set.options.name()),
+    view.Begin(absl::StrCat(what, ", ", set.options.name()),
                static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
     QUARTET_ASSIGN_OR_RETURN(results.emplace_back(), Evaluate(config, set, policy_version, tokenizer, services,
                                                               [&view](int64_t done) { view.Progress(done); }));
-    view.Print(absl::StrCat("evaluation", when, ": ", DescribeEvaluation(results.back())));
-    QUARTET_RETURN_IF_ERROR(folder.WriteEvaluation({.step = step,
+    view.Print(absl::StrCat(what, ": ", DescribeEvaluation(results.back())));
+    QUARTET_RETURN_IF_ERROR(folder.WriteEvaluation({.step = model.step,
+                                                    .model = model.name,
                                                     .set = set.options.name(),
                                                     .data = set.options.data(),
                                                     .prompts = results.back().prompts,
@@ -291,7 +292,7 @@ absl::Status CheckSetByFlags(const ValueOrigins& origins, bool has_model) {
   return check("actor.pretrain", "the tokenizer is that of --model");
 }
 
-absl::Status EvaluateModel(int64_t step, RunSession session) {
+absl::Status EvaluateModel(RunSession session) {
   RunConfig& config = session.config();
   TerminalView& view = session.view();
   // Nothing is trained, and there is no penalty: the scorer does without a reference.
@@ -333,7 +334,8 @@ absl::Status EvaluateModel(int64_t step, RunSession session) {
   RunFolder& folder = session.folder();
   QUARTET_RETURN_IF_ERROR(folder.BeginAfter(0));
   const absl::StatusOr<std::vector<EvaluationResult>> results =
-      EvaluateSets(config, sets, step, policy_version, session.tokenizer(), services, folder, view);
+      EvaluateSets(config, sets, EvaluatedModelIn(config.rollout().pretrain()), policy_version, session.tokenizer(),
+                   services, folder, view);
   if (!results.ok()) return session.End(results.status());
   for (size_t i = 0; i < results->size(); ++i) {
     QUARTET_RETURN_IF_ERROR(AtomicWriteFile(absl::StrCat(folder.path(), "/answers_", (*results)[i].set, ".jsonl"),

@@ -12,6 +12,7 @@
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
+#include "orchestrator/evaluation/evaluated_model.h"
 #include "orchestrator/run_folder/metrics.h"
 #include "orchestrator/run_folder/run_folder.h"
 #include "orchestrator/run_folder/run_inputs.h"
@@ -56,16 +57,16 @@ struct EvaluationResult {
   std::optional<double> pass_at_1() const { return values.Get("pass@1"); }
 };
 
-// Evaluates each set after `step` (-1: before training), shows it, and writes it to `folder`. Of each set
+// Evaluates each set, shows the figures of `model`, and writes them to `folder`. Of each set
 // options.n_samples_per_prompt answers a prompt, by `policy_version`, scored by the scorer. An answer is right where
 // each source that tells so holds it for right. The seed is the same each time: a change of a figure is a change of the
 // policy. A prompt with an answer that could not be scored (reward.on_error "drop") is left out of the values;
 // UNAVAILABLE where that is every prompt.
 absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& config,
-                                                           const std::vector<EvaluationSet>& sets, int64_t step,
-                                                           uint64_t policy_version, const Tokenizer& tokenizer,
-                                                           const Services& services, RunFolder& folder,
-                                                           TerminalView& view);
+                                                           const std::vector<EvaluationSet>& sets,
+                                                           const EvaluatedModel& model, uint64_t policy_version,
+                                                           const Tokenizer& tokenizer, const Services& services,
+                                                           RunFolder& folder, TerminalView& view);
 
 // "eval/<set>/<name>" of each value.
 void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics);
@@ -78,9 +79,9 @@ inline const std::vector<std::string> kEvaluationServices = {"rollout", "scorer"
 // --model, where it is given, of which model is evaluated.
 absl::Status CheckSetByFlags(const ValueOrigins& origins, bool has_model);
 
-// Evaluates the model rollout.pretrain on the sets of eval, with rollout and scorer alone; `step` is that after which
-// it was trained (-1: none). run_dir keeps what a run's would of it, and answers_<set>.jsonl: of each prompt its text,
+// Evaluates the model rollout.pretrain on the sets of eval, with rollout and scorer alone.
+// run_dir keeps what a run's would of it, and answers_<set>.jsonl: of each prompt its text,
 // label and source, and its answers with their rewards.
-absl::Status EvaluateModel(int64_t step, RunSession session);
+absl::Status EvaluateModel(RunSession session);
 
 }  // namespace quartet

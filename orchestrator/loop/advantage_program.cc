@@ -122,7 +122,7 @@ absl::Status AdvantageProgram::Named(const absl::Status& status) const {
 
 absl::Status AdvantageProgram::Ask(int64_t step, std::vector<Experience>* batch) {
   absl::StatusOr<std::vector<std::vector<float>>> advantages = Exchange(step, *batch);
-  if (!advantages.ok()) return Named(Prefixed(absl::StrCat("step ", step), advantages.status()));
+  if (!advantages.ok()) return Named(Prefixed(absl::StrCat("step ", step + 1), advantages.status()));
   for (size_t i = 0; i < batch->size(); ++i) (*batch)[i].given_advantages = std::move((*advantages)[i]);
   return absl::OkStatus();
 }

@@ -157,7 +157,7 @@ absl::StatusOr<std::vector<Experience>> BatchSampler::Draw(int64_t step, uint64_
                       : absl::StrCat(failed, " answers could not be scored (", why,
                                      "): what is left of a group may lack a signal for that alone. Else the");
       return absl::FailedPreconditionError(absl::StrCat(
-          "step ", step, ": of ", groups_seen, " groups of answers only ", kept.size(), " have a signal (",
+          "step ", step + 1, ": of ", groups_seen, " groups of answers only ", kept.size(), " have a signal (",
           "algorithm.dynamic_sampling.filter \"", dynamic.filter(), "\"), and ", wanted,
           " are needed; scores were from ", least, " to ", most,
           filter == GroupFilter::kMeanInside
@@ -193,12 +193,12 @@ absl::StatusOr<std::vector<Experience>> BatchSampler::Draw(int64_t step, uint64_
     }
     failed += failed_here;
     if (scored_here == 0) {
-      return absl::FailedPreconditionError(absl::StrCat("step ", step, ": no answer could be scored: ", why));
+      return absl::FailedPreconditionError(absl::StrCat("step ", step + 1, ": no answer could be scored: ", why));
     }
     if (failed_here > 0) {
-      QUARTET_RETURN_IF_ERROR(
-          progress_.warn(absl::StrCat("step ", step, draws > 1 ? absl::StrCat(", draw ", draws) : "", ": ", failed_here,
-                                      " of ", failed_here + scored_here, " answers could not be scored: ", why)));
+      QUARTET_RETURN_IF_ERROR(progress_.warn(
+          absl::StrCat("step ", step + 1, draws > 1 ? absl::StrCat(", draw ", draws) : "", ": ", failed_here, " of ",
+                       failed_here + scored_here, " answers could not be scored: ", why)));
     }
   } while (filter != GroupFilter::kNone && kept.size() < wanted);
 

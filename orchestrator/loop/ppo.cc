@@ -97,7 +97,7 @@ class PpoLoop {
     EndPhase();
     phase_ = phase;
     phase_span_.emplace(phase_);
-    run_.view.Begin(absl::StrCat("step ", step_, "/", steps_, "  ", phase_), total);
+    run_.view.Begin(absl::StrCat("step ", step_ + 1, "/", steps_, "  ", phase_), total);
   }
   void EndPhase() { phase_span_.reset(); }
 
@@ -307,7 +307,7 @@ absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
   last_metrics_ = *metrics;
   // A step that a run before this one has made says nothing of how long they take here.
   if (step >= first_step_) time_left_.AddStep(absl::Seconds(metrics->Get("time/step").value_or(0)));
-  run_.view.Print(StepTableLine(step, *metrics, time_left_.Text("  ", steps_ - step - 1)));
+  run_.view.Print(StepTableLine(step + 1, *metrics, time_left_.Text("  ", steps_ - step - 1)));
   for (const std::string& warning : warnings_.Of(*metrics)) QUARTET_RETURN_IF_ERROR(Warn(step, warning));
   return absl::OkStatus();
 }
@@ -423,7 +423,7 @@ absl::Status PpoLoop::CheckLogProbs(int64_t step, const LogProbDifference& diffe
       "step %d: log-probabilities of the policy trainer and the rollout differ by %.4g on average (99th percentile "
       "%.4g, largest %.4g), more than train.max_log_prob_diff_mean (%g): they do not have the same weights, or not the "
       "same model",
-      step, difference.mean, difference.p99, difference.max, limit));
+      step + 1, difference.mean, difference.p99, difference.max, limit));
 }
 
 absl::Status PpoLoop::Sync(int64_t step, Metrics* metrics) {
@@ -544,8 +544,8 @@ absl::StatusOr<std::vector<EvaluationResult>> PpoLoop::EvaluatePolicy(int64_t st
   std::optional<Cancellation::GiveUpScope> may_wait;
   if (run_.cancellation != nullptr) may_wait.emplace(run_.cancellation);
   QUARTET_ASSIGN_OR_RETURN(std::vector<EvaluationResult> results,
-                           EvaluateSets(config_, run_.evaluation_sets, step, policy_version_, run_.tokenizer,
-                                        run_.services, run_.folder, run_.view));
+                           EvaluateSets(config_, run_.evaluation_sets, EvaluatedModelOf(config_, step), policy_version_,
+                                        run_.tokenizer, run_.services, run_.folder, run_.view));
   for (EvaluationResult& result : results) result.answers.clear();  // nobody looks at them, and a run has many
   return results;
 }

@@ -99,7 +99,7 @@ TEST_F(AdvantagesByAProgram, MayBeOneForEachToken) {
   const std::string by_token =
       Program("[[i + x + len(a['rollout_log_probs']) for i, x in enumerate(a['log_probs'])] for a in answers]");
   const absl::Status without = Run(By(by_token)).status();
-  EXPECT_THAT(std::string(without.message()), AllOf(HasSubstr("step 0"), HasSubstr("KeyError")));
+  EXPECT_THAT(std::string(without.message()), AllOf(HasSubstr("step 1"), HasSubstr("KeyError")));
   const RunConfig with = By(by_token, {"algorithm.advantage_command.arrays=rollout_log_probs,log_probs"});
   const absl::Status status = Run(with).status();
   ASSERT_TRUE(status.ok()) << status;
@@ -286,7 +286,7 @@ TEST_F(PpoAlgorithmsTest, EndWithTheReasonWhereNoAnswerOfADrawCouldBeScored) {
                                   .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("step 0: no answer could be scored: remote: no answer after 5 tries"));
+              HasSubstr("step 1: no answer could be scored: remote: no answer after 5 tries"));
   EXPECT_EQ(services_.generations().size(), 2);
 }
 
@@ -305,8 +305,8 @@ TEST_F(PpoAlgorithmsTest, TellOfEachDrawHowManyAnswersCouldNotBeScoredAndWhy) {
                     HasSubstr("10 answers could not be scored (remote: no answer after 5 tries)"),
                     HasSubstr("may lack a signal for that alone. Else the prompts are too easy or too hard")));
   const std::string why = "5 of 8 answers could not be scored: remote: no answer after 5 tries";
-  EXPECT_THAT(Shown(), AllOf(Contains("warning: step 0: " + why), Contains("warning: step 0, draw 2: " + why)));
-  EXPECT_THAT(scratch_.Read("run/events.jsonl"), HasSubstr("step 0, draw 2: 5 of 8"));
+  EXPECT_THAT(Shown(), AllOf(Contains("warning: step 1: " + why), Contains("warning: step 1, draw 2: " + why)));
+  EXPECT_THAT(scratch_.Read("run/events.jsonl"), HasSubstr("step 1, draw 2: 5 of 8"));
 }
 
 TEST_F(PpoAlgorithmsTest, LeavePromptsWhoseAnswersCouldNotBeScoredOutOfEvaluations) {

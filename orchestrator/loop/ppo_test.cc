@@ -304,7 +304,9 @@ TEST_F(PpoTest, EvaluatesSeveralSetsWithSeveralAnswers) {
   EXPECT_EQ(evaluations[0]["step"], -1);
   EXPECT_EQ(evaluations[0]["set"], "prompts");
   EXPECT_EQ(evaluations[3]["step"], 0);
+  EXPECT_EQ(evaluations[3]["model"], "run/step_1");
   EXPECT_EQ(evaluations[3]["set"], "hard");
+  EXPECT_THAT(Shown(), testing::Contains(testing::HasSubstr("evaluation of run/step_1: hard: pass@1 50.0 %")));
   EXPECT_EQ(evaluations[3]["n_samples_per_prompt"], 3);
   EXPECT_EQ(evaluations[3]["pass@3"], 1);
 }

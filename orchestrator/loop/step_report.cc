@@ -85,7 +85,7 @@ std::string StepTableHead() {
                          "generate", "score", "forwards", "update", "sync", "other", "step s");
 }
 
-std::string StepTableLine(int64_t step, const Metrics& metrics, const std::string& left) {
+std::string StepTableLine(int64_t steps_done, const Metrics& metrics, const std::string& left) {
   const auto value = [&metrics](const char* name) { return metrics.Get(name).value_or(0); };
   const std::optional<double> kl = metrics.Get("kl/mean");
   const auto five_digits = [](double x) { return std::round(x * 1e5) / 1e5 + 0.0; };  // no "-0.00000"
@@ -94,7 +94,7 @@ std::string StepTableLine(int64_t step, const Metrics& metrics, const std::strin
                update = std::max(value("time/policy_update"), value("time/critic_update")),
                sync = value("time/weight_sync"), whole = value("time/step");
   const double other = std::max(0.0, whole - generate - score - forwards - update - sync);
-  return absl::StrFormat("%5d %8.4f %9s %7.1f %8.1e | %8.2f %7.2f %8.2f %7.2f %7.2f %7.2f %7.2f%s", step,
+  return absl::StrFormat("%5d %8.4f %9s %7.1f %8.1e | %8.2f %7.2f %8.2f %7.2f %7.2f %7.2f %7.2f%s", steps_done,
                          value("reward/mean"), kl.has_value() ? absl::StrFormat("%9.5f", five_digits(*kl)) : "-",
                          value("response_length/mean"), value("rollout/log_prob_diff_mean"), generate, score, forwards,
                          update, sync, other, whole, left);

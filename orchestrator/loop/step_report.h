@@ -26,6 +26,6 @@ void AddSourceMetrics(const std::vector<Experience>& batch, size_t sources, Metr
 
 // The table in the terminal: its head, and a step's line, with `left` behind it.
 std::string StepTableHead();
-std::string StepTableLine(int64_t step, const Metrics& metrics, const std::string& left);
+std::string StepTableLine(int64_t steps_done, const Metrics& metrics, const std::string& left);
 
 }  // namespace quartet

@@ -25,6 +25,7 @@ TEST(StepTable, ShowsWhatAStepWaitsForInPartsThatAddUp) {
   }
   const std::string line = StepTableLine(3, metrics, "  1 min left");
   EXPECT_THAT(line, testing::HasSubstr("|     1.00    0.50     0.25    2.00    0.25    0.50    4.50  1 min left"));
+  EXPECT_EQ(line.substr(0, 5), "    3") << "as in step_3";
   // Below its head.
   const std::string head = StepTableHead();
   EXPECT_EQ(head.find('|'), line.find('|'));

@@ -64,7 +64,7 @@ TEST_F(MonitorTest, TheFiguresAreThoseOfTheRunFolder) {
   const std::string text = TextOf(figures);
   for (const char* line :
        {"quartet_run_steps_total 2\n", "quartet_run_events_total{kind=\"warning\"} 2\n",
-        "quartet_run_events_total{kind=\"restart\"} 1\n", "quartet_run_step 1\n",
+        "quartet_run_events_total{kind=\"restart\"} 1\n", "quartet_run_step 2\n",
         "quartet_run_last_step_timestamp_seconds 1004\n", "quartet_run_step_duration_seconds_count 2\n",
         "quartet_run_step_duration_seconds_sum 6\n", "quartet_run_step_duration_seconds_bucket{le=\"2.5\"} 1\n",
         "quartet_run_phase_duration_seconds_sum{phase=\"generate\"} 4.5\n", "quartet_run_reward_mean 0.5\n",

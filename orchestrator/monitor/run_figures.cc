@@ -97,7 +97,7 @@ void RunFigures::AddSteps(MetricFamilies* families) const {
   for (const prometheus::MetricFamily& family : steps_->registry.Collect()) families->push_back(family);
   for (const auto& [name, value] : steps_->newest) {
     if (name == "step") {
-      AddFigure(MetricType::Gauge, "quartet_run_step", "The newest step.", {}, value, families);
+      AddFigure(MetricType::Gauge, "quartet_run_step", "The newest step, counted from 1.", {}, value + 1, families);
     } else if (name == "time/unix") {
       AddFigure(MetricType::Gauge, "quartet_run_last_step_timestamp_seconds", "When the newest step ended, since 1970.",
                 {}, value, families);

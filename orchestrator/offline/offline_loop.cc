@@ -116,7 +116,7 @@ class OfflineLoop {
     QUARTET_ASSIGN_OR_RETURN(const OfflineStep done, method_.Step(step, learning_rate, begin, end - begin));
     if (done.skipped || !std::isfinite(done.loss)) {
       return absl::FailedPreconditionError(
-          absl::StrCat("step ", step, ": the gradient is not finite; lower ", plan_.section, ".learning_rate"));
+          absl::StrCat("step ", step + 1, ": the gradient is not finite; lower ", plan_.section, ".learning_rate"));
     }
     ++optimizer_steps_;
     const double seconds = std::chrono::duration<double>(Deadline::Clock::now() - began).count();

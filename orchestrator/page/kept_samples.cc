@@ -29,7 +29,7 @@ std::string Cut(std::string text) {
 
 void KeptSamples::Add(const nlohmann::json& sample) {
   if (!sample.is_object() || !sample.contains("step") || !sample["step"].is_number_integer()) return;
-  const auto step = sample["step"].get<int64_t>();
+  const int64_t step = sample["step"].get<int64_t>() + 1;
   ++total_;
   if (step != latest_) {
     // The latest step is there while it is that, whatever the stride.

@@ -33,7 +33,7 @@ TEST(KeptSamples, HaveWhatTheRecordsSay) {
   samples.Add({{"prompt", "of no step"}});
   const Json json = JsonOf(samples);
   EXPECT_EQ(json["total"], 2);
-  EXPECT_EQ(json["step"], Json({3, 4}));
+  EXPECT_EQ(json["step"], Json({4, 5})) << "counted from 1";
   EXPECT_EQ(json["prompt"][0], "1 + 1 =");
   EXPECT_EQ(json["prompt"][1], R"([{"content":"hi","role":"user"}])");
   EXPECT_EQ(json["reward"], Json({1, nullptr}));
@@ -64,8 +64,8 @@ TEST(KeptSamples, OfALongRunAreOfStepsEvenlyOverItAndOfTheLatest) {
   EXPECT_EQ(json["steps"], kSteps);
   std::set<int64_t> steps;
   for (const Json& step : json["step"]) steps.insert(step.get<int64_t>());
-  EXPECT_EQ(*steps.rbegin(), kSteps - 1);
-  EXPECT_EQ(*steps.begin(), 0);
+  EXPECT_EQ(*steps.rbegin(), kSteps);
+  EXPECT_EQ(*steps.begin(), 1);
   EXPECT_EQ(json["step"].size(), 4 * steps.size()) << "whole steps";
   int64_t widest = 0, before = 0;
   for (const int64_t step : steps) {

@@ -47,7 +47,7 @@ function xOfStep(s) {
   return X[lo];
 }
 let win = null;    // shown part of the axis, null: all
-const whole = () => { const pad = (X[LAST] - X[0] || 1) * 0.014; return [Math.min(X[0], S.x === 'step' && Object.keys(D.evals).length ? -1 : X[0]) - pad, X[LAST] + pad]; };
+const whole = () => { const pad = (X[LAST] - X[0] || 1) * 0.014; return [Math.min(X[0], S.x === 'step' && Object.keys(D.evals).length ? 0 : X[0]) - pad, X[LAST] + pad]; };
 
 // ---- theme --------------------------------------------------------------------------------------------------------------
 const media = matchMedia('(prefers-color-scheme: dark)');
@@ -125,7 +125,7 @@ function grouping(spec) {
   const name = [i0, i1, size].join();
   if (memo[name]) return memo[name];
   const ends = [];
-  for (let i = i0; i <= i1; i++) if (i === i1 || Math.floor(D.x[i + 1] / size) !== Math.floor(D.x[i] / size)) ends.push(i);
+  for (let i = i0; i <= i1; i++) if (i === i1 || Math.floor((D.x[i + 1] - 1) / size) !== Math.floor((D.x[i] - 1) / size)) ends.push(i);
   return memo[name] = {i0, ends, size};
 }
 function eachGroup(g, f) { let i = g.i0; return g.ends.map(e => { const r = f(i, e); i = e + 1; return r; }); }
@@ -375,13 +375,13 @@ function readout() {
   const mark = cursor === null ? null : D.marks.filter(m => m.k !== 'checkpoint' && m.s !== null && Math.abs(xOfStep(m.s) - X[i]) <= near + (S.x === 'step' ? D.n[i] : 0)).pop();
   note.textContent = '';
   if (mark) note.append(make('b', {}, mark.k), ` at step ${group(mark.s)}: ${mark.who ? mark.who + ', ' : ''}${visible(mark.text)}`);
-  else if (cursor !== null) note.append((D.run.started ? clock(D.run.started + D.t[i]) + ', ' : '') + `after ${span(D.t[i])}` + sets.map(s => { const e = evalAt(s, D.x[i]); return e ? ` · ${s} ${score(s, e[1])} (${e[0] < 0 ? 'before the first step' : 'step ' + group(e[0])})` : ''; }).join(''));
+  else if (cursor !== null) note.append((D.run.started ? clock(D.run.started + D.t[i]) + ', ' : '') + `after ${span(D.t[i])}` + sets.map(s => { const e = evalAt(s, D.x[i]); return e ? ` · ${s} ${score(s, e[1])} (${e[0] === 0 ? 'before the first step' : 'step ' + group(e[0])})` : ''; }).join(''));
   else note.append(matchMedia('(hover: none)').matches ? 'Tap a chart to read a step of it here' : 'Point at a chart, or ← →, to read any step here; click holds it, drag zooms, ? lists keys');
 }
 
 // ---- head ---------------------------------------------------------------------------------------------------------------
 function head() {
-  const r = D.run, done = N ? D.x[LAST] + 1 : 0, recent = meanOf('time/step', Math.max(1, firstPoint(10)), LAST);
+  const r = D.run, done = N ? D.x[LAST] : 0, recent = meanOf('time/step', Math.max(1, firstPoint(10)), LAST);
   const left = r.max_steps > done && recent ? (r.max_steps - done) * recent : 0;
   $('name').textContent = r.name;
   const model = (config[KIND === 'reward_model' ? 'critic.pretrain' : 'actor.pretrain'] || '').split('/').filter(Boolean);
@@ -630,7 +630,7 @@ function samples() {
   const input = (name, type, extra) => make('input', {type, value: filter[name] || null, ...extra, oninput() { filter[name] = this.value; change(); }});
   const sort = make('select', {onchange() { filter.sort = sort.value; change(); }}, [['new', 'newest first'], ['old', 'oldest first'], ['worst', 'least reward'], ['best', 'greatest reward'], ['kl', 'greatest KL'], ['long', 'longest answer']].map(o => make('option', {value: o[0]}, o[1])));
   $('filters').append(seg('', 'view', [['change', 'over the run'], ['list', 'all']], view, v => { view = v; showSamples(); }),
-    make('label', {class: 'grow'}, 'search', input('text', 'search', {id: 'search', placeholder: 'prompt, answer, right answer'})), make('label', {}, 'steps', input('from', 'number', {min: 0, placeholder: '0', 'aria-label': 'from step'}), 'to', input('to', 'number', {min: 0, placeholder: String(D.x[LAST]), 'aria-label': 'to step'})), make('label', {}, 'order', sort));
+    make('label', {class: 'grow'}, 'search', input('text', 'search', {id: 'search', placeholder: 'prompt, answer, right answer'})), make('label', {}, 'steps', input('from', 'number', {min: 1, placeholder: '1', 'aria-label': 'from step'}), 'to', input('to', 'number', {min: 1, placeholder: String(D.x[LAST]), 'aria-label': 'to step'})), make('label', {}, 'order', sort));
   sort.value = filter.sort;
   showSamples();
 }

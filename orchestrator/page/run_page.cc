@@ -55,7 +55,7 @@ absl::Status RunPage::Read() {
 void RunPage::AddMetrics(const std::string& lines) {
   for (const Json& record : Records(lines)) {
     if (!record.contains("step") || !record["step"].is_number_integer()) continue;
-    const auto step = record["step"].get<int64_t>();
+    const int64_t step = record["step"].get<int64_t>() + 1;
     Metrics metrics;
     for (const auto& [name, value] : record.items()) {
       if (name != "step" && value.is_number()) metrics.Set(name, value.get<double>());
@@ -74,7 +74,7 @@ void RunPage::AddEvaluations(const std::string& lines) {
     set.metric = passes ? "pass@1" : "reward";
     set.prompts = static_cast<int64_t>(NumberIn(record, "prompts", 0));
     set.samples = static_cast<int64_t>(NumberIn(record, "n_samples_per_prompt", 1));
-    set.steps.push_back(static_cast<int64_t>(NumberIn(record, "step", -1)));
+    set.steps.push_back(static_cast<int64_t>(NumberIn(record, "step", -1)) + 1);
     set.values.push_back(NumberIn(record, set.metric.c_str(), std::nan("")));
   }
 }
@@ -122,7 +122,7 @@ void RunPage::AppendMarks(std::string* out) const {
   const auto append = [&](const RunEvent& mark) {
     JsonList one("{", all.Next());
     // What a log tells belongs to the step that was under way.
-    const int64_t step = mark.step >= 0 ? mark.step : mark.of_log ? columns_.StepAt(mark.time) : -1;
+    const int64_t step = mark.step >= 0 ? mark.step + 1 : mark.of_log ? columns_.StepAt(mark.time) : -1;
     if (step >= 0) {
       absl::StrAppend(one.Next("s"), step);
     } else {
@@ -137,7 +137,7 @@ void RunPage::AppendMarks(std::string* out) const {
     one.Text("who", mark.from);
     one.Text("text", mark.text);
   };
-  for (const int64_t step : checkpoints_) append({.step = step, .kind = "checkpoint"});
+  for (const int64_t step : checkpoints_) append({.step = step - 1, .kind = "checkpoint"});
   for (const RunEvent* event : events_.Newest()) append(*event);
 }
 

@@ -58,7 +58,7 @@ class RunPage {
   const std::string run_dir_;
   FileTail metric_lines_, sample_lines_, evaluation_lines_;
   StepColumns columns_;
-  std::deque<int64_t> checkpoints_;  // steps after which one was saved
+  std::deque<int64_t> checkpoints_;  // of each, the steps done
   KeptSamples samples_;
   std::map<std::string, Evaluations> evaluations_;
   RunEvents events_;

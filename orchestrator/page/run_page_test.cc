@@ -60,7 +60,7 @@ TEST_F(RunPageTest, GrowsWithTheFilesOfTheRun) {
   scratch_.Write("state.json", R"({"program":"orchestrator","state":"running","why":"","steps":9,"time":1000})");
   Append("metrics.jsonl", "{\"step\":0,\"reward/mean\":0.5,\"time/unix\":1000,\"time/step\":4}\n{\"step\":1,\"rew");
   Json data = Data();
-  EXPECT_EQ(data["x"], Json({0})) << "half a line is none";
+  EXPECT_EQ(data["x"], Json({1})) << "steps done; half a line is none";
   EXPECT_EQ(data["config"][0], Json({"rollout.top_k", "5", "-1", "--set", 1}));
   EXPECT_EQ(data["run"]["max_steps"], 9);
   EXPECT_EQ(data["run"]["status"], "running");
@@ -73,12 +73,16 @@ TEST_F(RunPageTest, GrowsWithTheFilesOfTheRun) {
                           "\n");
   scratch_.Write("state.json", R"({"state":"failed","why":"the scorer ended","steps":9,"time":1011})");
   data = Data();
-  EXPECT_EQ(data["x"], Json({0, 1}));
+  EXPECT_EQ(data["x"], Json({1, 2}));
   EXPECT_EQ(data["cols"]["reward/mean"], Json({0.5, 0.75}));
   EXPECT_EQ(data["t"], Json({4.0, 14.0}));
   EXPECT_EQ(data["evals"]["held"]["v"], Json({0.25}));
   EXPECT_EQ(data["marks"].size(), 2);
+  EXPECT_EQ(data["evals"]["held"]["s"], Json({0})) << "before the first step";
+  EXPECT_EQ(data["samples"]["step"], Json({2}));
   EXPECT_EQ(data["marks"][0]["k"], "checkpoint");
+  EXPECT_EQ(data["marks"][0]["s"], 2) << "as in step_2";
+  EXPECT_EQ(data["marks"][1]["s"], 2) << "the first step that the run has made since";
   EXPECT_EQ(data["marks"][1]["text"], "goes on");
   EXPECT_EQ(data["samples"]["response"], Json({"r"}));
   EXPECT_EQ(data["run"]["why"], "the scorer ended");
@@ -110,7 +114,7 @@ TEST_F(RunPageTest, ShowsWhatALogTellsAtTheStepThatWasUnderWay) {
   std::vector<Json> steps;
   const Json data = Data();
   for (const Json& mark : data["marks"]) steps.push_back(mark["s"]);
-  EXPECT_THAT(steps, ::testing::ElementsAre(Json(nullptr), Json(0), Json(1), Json(3), Json(4)));
+  EXPECT_THAT(steps, ::testing::ElementsAre(Json(nullptr), Json(1), Json(2), Json(4), Json(5)));
 }
 
 // A run that goes on after its first step.
@@ -119,13 +123,13 @@ TEST_F(RunPageTest, ForgetsWhatARunThatGoesOnHasPutAside) {
   Append("metrics.jsonl", first + "{\"step\":1,\"reward/mean\":0.75,\"time/checkpoint\":1}\n{\"step\":2}\n");
   Append("samples.jsonl", "{\"step\":0,\"response\":\"a\"}\n{\"step\":2,\"response\":\"b\"}\n");
   Append("evaluations.jsonl", "{\"step\":2,\"set\":\"held\",\"reward\":0.5}\n");
-  EXPECT_EQ(Data()["x"], Json({0, 1, 2}));
+  EXPECT_EQ(Data()["x"], Json({1, 2, 3}));
   ASSERT_TRUE(AtomicWriteFile(scratch_.path() + "/metrics.jsonl", first).ok());
   ASSERT_TRUE(AtomicWriteFile(scratch_.path() + "/samples.jsonl", "{\"step\":0,\"response\":\"a\"}\n").ok());
   ASSERT_TRUE(AtomicWriteFile(scratch_.path() + "/evaluations.jsonl", "").ok());
   Append("metrics.jsonl", "{\"step\":1,\"reward/mean\":0.25}\n");
   const Json data = Data();
-  EXPECT_EQ(data["x"], Json({0, 1}));
+  EXPECT_EQ(data["x"], Json({1, 2}));
   EXPECT_EQ(data["cols"]["reward/mean"], Json({0.5, 0.25}));
   EXPECT_EQ(data["samples"]["response"], Json({"a"}));
   EXPECT_TRUE(data["evals"].empty());
@@ -195,7 +199,7 @@ TEST_F(RunPageTest, IsWrittenAtFirstAndWhenTheRunEnds) {
     EXPECT_TRUE(DataOf(*written())["x"].empty());
     Append("metrics.jsonl", "{\"step\":0,\"reward/mean\":0.5}\n");
   }
-  EXPECT_EQ(DataOf(*written())["x"], Json({0}));
+  EXPECT_EQ(DataOf(*written())["x"], Json({1}));
 }
 
 TEST_F(RunPageTest, ThatCannotBeWrittenEndsNothing) {

@@ -19,7 +19,7 @@ class StepColumns {
   static constexpr int64_t kNewest = 1024;  // steps that stand for themselves
   static constexpr size_t kBuckets = 1024;  // at most, of all steps before those
 
-  // The steps of a run in their order. Values that are not finite are left out.
+  // The steps of a run in their order, `step` counted from 1. Values that are not finite are left out.
   void Add(int64_t step, const Metrics& metrics);
 
   int64_t steps() const { return steps_; }

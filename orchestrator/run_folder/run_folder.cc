@@ -387,6 +387,7 @@ absl::Status RunFolder::SyncRecords() {
 absl::Status RunFolder::WriteEvaluation(const EvaluationRecord& record) {
   Json object;
   object["step"] = record.step;
+  object["model"] = record.model;
   object["set"] = record.set;
   object["data"] = record.data;
   object["prompts"] = record.prompts;

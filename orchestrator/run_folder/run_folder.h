@@ -69,7 +69,8 @@ struct SampleRecord {
 
 // One line of evaluations.jsonl.
 struct EvaluationRecord {
-  int64_t step = 0;  // after which; -1: before training
+  int64_t step = 0;   // after which, from 0; -1: before training
+  std::string model;  // its name
   std::string set, data;
   int64_t prompts = 0;
   int n_samples_per_prompt = 1;

@@ -130,12 +130,18 @@ TEST(RunFolder, WritesEvaluationsWithHowTheyWereMade) {
   const ScratchFolder scratch;
   const auto folder = Begin(ConfigIn(scratch.path() + "/run"));
   ASSERT_NE(folder, nullptr);
-  EvaluationRecord record = {
-      .step = 9, .set = "aime", .data = "/d.parquet", .prompts = 30, .n_samples_per_prompt = 8, .temperature = 0.5};
+  EvaluationRecord record = {.step = 9,
+                             .model = "first/step_10",
+                             .set = "aime",
+                             .data = "/d.parquet",
+                             .prompts = 30,
+                             .n_samples_per_prompt = 8,
+                             .temperature = 0.5};
   record.values.Set("pass@8", 0.25);
   ASSERT_TRUE(folder->WriteEvaluation(record).ok());
   EXPECT_EQ(scratch.Read("run/evaluations.jsonl"),
-            "{\"step\":9,\"set\":\"aime\",\"data\":\"/d.parquet\",\"prompts\":30,\"n_samples_per_prompt\":8,"
+            "{\"step\":9,\"model\":\"first/step_10\",\"set\":\"aime\",\"data\":\"/d.parquet\",\"prompts\":30,"
+            "\"n_samples_per_prompt\":8,"
             "\"temperature\":0.5,\"top_p\":1,\"pass@8\":0.25}\n");
 }
 
