@@ -292,9 +292,11 @@ def attempt(run_dir, programs, program, ranks, check, told):
 
         lost = await_end(orchestrator, first_ends(), run_dir / 'logs', NOTICES, meanwhile)
         if orchestrator.poll() is None:
-            orchestrator.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                orchestrator.wait(NOTICES)
+            for patience in (1, NOTICES):  # the second time it ends without making its step
+                orchestrator.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    orchestrator.wait(patience)
+                    break
         stops = [node.stop.remote() for node in nodes.values()]
         ray.wait(stops, num_returns=len(stops), timeout=15)
         code = orchestrator.poll()

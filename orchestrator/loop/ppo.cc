@@ -37,6 +37,7 @@ namespace {
 
 // What the trainers have written for a checkpoint.
 struct SavedStates {
+  bool continuable = false;  // with the states of optimizers
   SaveCheckpointReply policy, critic;
 };
 
@@ -489,7 +490,7 @@ absl::StatusOr<SavedStates> PpoLoop::SaveStates(int64_t steps_done, Metrics* met
 absl::StatusOr<SavedStates> PpoLoop::AskForStates(int64_t steps_done) {
   const std::string id = CheckpointId(steps_done);
   const auto step = static_cast<uint64_t>(steps_done);
-  const bool save_optimizer = config_.train().save_optimizer();
+  const bool save_optimizer = config_.train().save_optimizer() || (run_.ends_continuable && !run_.ending().ok());
   // The critic is of use only to a run that goes on.
   double ignored_seconds = 0;
   auto critic_future = SideBySide(&ignored_seconds, [&]() -> absl::StatusOr<SaveCheckpointReply> {
@@ -501,7 +502,7 @@ absl::StatusOr<SavedStates> PpoLoop::AskForStates(int64_t steps_done) {
   if (!policy_done.ok() || !critic_done.ok()) {
     return run_.folder.GiveUpCheckpoint(id, {policy_done.status(), critic_done.status()});
   }
-  SavedStates saved = {.policy = *policy_done, .critic = *critic_done};
+  SavedStates saved = {.continuable = save_optimizer, .policy = *policy_done, .critic = *critic_done};
 
   for (const auto& [trainer, reply] :
        {std::pair("policy_trainer", &saved.policy), std::pair("critic_trainer", &saved.critic)}) {
@@ -526,7 +527,7 @@ absl::Status PpoLoop::Commit(int64_t steps_done, const SavedStates& saved, const
   record.rollout_batch_size = config_.rollout().rollout_batch_size();
   record.prompts_hash = run_.prompts.hash();
   record.prompts_drawn = sampler_->drawn();
-  if (config_.train().save_optimizer()) {
+  if (saved.continuable) {
     record.policy = SavedTrainer{saved.policy.state_hash(), updates_->policy_applied()};
     if (updates_->critic_applied().has_value()) {
       record.critic = SavedTrainer{saved.critic.state_hash(), *updates_->critic_applied()};

@@ -39,6 +39,8 @@ struct PpoRun {
   AdvantageProgram* advantages = nullptr;
   // Asked between steps: why the run is to end, with a checkpoint; OK: it goes on.
   std::function<absl::Status()> ending = [] { return absl::OkStatus(); };
+  // Whether the checkpoint by which `ending` ends it can be continued from, also without train.save_optimizer.
+  bool ends_continuable = false;
   // Called once the services have accepted the run and its folder has begun, with the steps that it makes in all.
   std::function<void(int64_t steps)> begun = {};
   // What starts the services and ends them, where they are to be replaced by it, and who is told where they are then.

@@ -136,6 +136,23 @@ TEST_F(PpoResumeTest, EndsWithACheckpointWhenItIsAskedTo) {
   }
 }
 
+TEST_F(PpoResumeTest, EndsWithACheckpointToGoOnAfterThoughNoneWasAskedFor) {
+  RunConfig config = MakeSavingConfig(9);
+  config.mutable_train()->set_save_steps(0);
+  config.mutable_train()->set_save_optimizer(false);
+  for (const bool continuable : {false, true}) {
+    std::filesystem::remove_all(scratch_.path() + "/run");
+    services_.SetOptimizerSteps(0);
+    ends_continuable_ = continuable;
+    int answers = 0;
+    ending_ = [&] { return answers++ < 3 ? absl::OkStatus() : absl::CancelledError("stopped by SIGINT"); };
+    EXPECT_TRUE(absl::IsCancelled(Run(config).status()));
+    const auto record = ReadCheckpointRecord(scratch_.path() + "/run/checkpoints/step_2");
+    ASSERT_TRUE(record.ok()) << record.status();
+    EXPECT_EQ(record->policy.has_value(), continuable);
+  }
+}
+
 TEST_F(PpoResumeTest, LeavesTheEvaluationThatWasDueToTheRunThatGoesOn) {
   RunConfig config = MakeSavingConfig(4);
   config.mutable_train()->set_save_steps(100);

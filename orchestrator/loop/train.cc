@@ -118,6 +118,7 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
        .resume = session.resume(),
        .advantages = inputs.advantages.get(),
        .ending = [&] { return session.cancellation().ending(); },
+       .ends_continuable = session.ends_continuable(),
        .begun =
            [&](int64_t steps) {
              session.Begin(steps);

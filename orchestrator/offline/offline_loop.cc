@@ -191,7 +191,7 @@ class OfflineLoop {
   // A checkpoint after so many steps. Returns the model's folder, relative to the run folder.
   absl::StatusOr<std::string> Save(int64_t steps) {
     const std::string id = CheckpointId(steps);
-    const bool save_optimizer = run_.config.train().save_optimizer();
+    const bool save_optimizer = run_.config.train().save_optimizer() || (run_.ends_continuable && !run_.ending().ok());
     const std::string folder = run_.folder.checkpoint_path(id);
     run_.view.Begin("checkpoint", last_checkpoint_bytes_ >> 20);
     const auto saved = [&] {

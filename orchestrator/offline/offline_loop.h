@@ -91,8 +91,9 @@ struct OfflineRun {
   TerminalView& view;
   // What the run goes on after: the trainer has loaded its state. None in a new run.
   std::optional<CheckpointRecord> resume = {};
-  // As PpoRun::ending and PpoRun::begun.
+  // As PpoRun::ending, ends_continuable and begun.
   std::function<absl::Status()> ending = [] { return absl::OkStatus(); };
+  bool ends_continuable = false;
   std::function<void(int64_t steps)> begun = {};
   // What `ending` is of, which gives up looks at held-out pairs. Null: they are not.
   Cancellation* cancellation = nullptr;

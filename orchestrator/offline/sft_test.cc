@@ -55,7 +55,8 @@ class SftTest : public ::testing::Test {
                            .folder = **folder,
                            .view = *view,
                            .resume = resume,
-                           .ending = ending},
+                           .ending = ending,
+                           .ends_continuable = true},
                           **examples, **client);
     view.reset();
     std::fclose(out);

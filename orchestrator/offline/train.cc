@@ -101,6 +101,7 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, con
                           .view = session.view(),
                           .resume = session.resume(),
                           .ending = [cancellation] { return cancellation->ending(); },
+                          .ends_continuable = session.ends_continuable(),
                           .begun = [&session](int64_t steps) { session.Begin(steps); },
                           .cancellation = cancellation};
   if (program == Program::kRewardModel) {

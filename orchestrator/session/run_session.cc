@@ -228,7 +228,16 @@ void RunSession::MoveTo(const std::string& service, const std::string& address) 
 
 void RunSession::Begin(int64_t steps) {
   steps_ = steps;
-  if (config_.train().save_on_sigterm()) cancellation_.PromiseToEnd();
+bool RunSession::ends_continuable() const {
+  return config_.train().save_optimizer() || !options_.origins.contains("train.save_optimizer");
+}
+
+  cancellation_.PromiseToEnd();
+  const int every = config_.train().save_steps();
+  view_.Print(absl::StrCat(
+      "checkpoints: ",
+      every > 0 ? absl::StrCat("every ", every, " steps and at the end") : "at the end alone (train.save_steps is 0)",
+      "; Ctrl-C ends the run after its step, with one, a second Ctrl-C at once"));
   SayState("running", "");
   if (resume_.has_value()) {
     SayEvent("restart", resume_->step, absl::StrCat("the run goes on after step ", resume_->step));
@@ -293,7 +302,7 @@ absl::Status RunSession::WithContinuation(const absl::Status& status) const {
                 "some that can, in another folder"
               : "There is no checkpoint to continue from yet (train.save_steps); to begin anew";
     // Else it would be lost in the same way once more.
-    if (train.save_steps() == 0 && !train.save_on_sigterm()) absl::StrAppend(&command, " --set=train.save_steps=10");
+    if (train.save_steps() == 0) absl::StrAppend(&command, " --set=train.save_steps=10");
     if (!train.save_optimizer()) absl::StrAppend(&command, " --set=train.save_optimizer=true");
     if (models_alone) absl::StrAppend(&command, " ", ShellWord(absl::StrCat("--set=run_dir=", folder_->path(), "_2")));
   }

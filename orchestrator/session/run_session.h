@@ -80,10 +80,12 @@ class RunSession {
   absl::Status StartServices();
 
   // The services have accepted the run, which makes `steps` steps in all, and its folder has begun: from now on the
-  // folder says that it goes on, and has a page that is kept up to date. With train.save_on_sigterm its loop asks for
-  // `cancellation`'s ending between its steps from now on.
+  // folder says that it goes on, and has a page that is kept up to date. Its loop asks for `cancellation`'s ending
+  // between its steps from now on.
   void Begin(int64_t steps);
-  // After Begin: a warning of the whole run, for its page.
+  // As PpoRun::ends_continuable.
+  bool ends_continuable() const;
+  // After Begin: a warning of the whole run, for its page, at the first step that is made here.
   void Warn(const std::string& warning);
   // A service listens there from now on: for whoever looks at the folder.
   void MoveTo(const std::string& service, const std::string& address);

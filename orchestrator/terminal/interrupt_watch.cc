@@ -23,23 +23,25 @@ void InterruptWatch::Watch(Cancellation* cancellation) {
     if (!reason.has_value()) continue;
     // Of a terminal that is closed it comes from the kernel and from the shell: more of them say nothing new.
     if (*reason == "SIGHUP" && std::exchange(hung_up, true)) continue;
-    const bool may_wait = *reason == "SIGTERM" || *reason == "SIGHUP";
-    if (may_wait || *reason == "SIGINT")
-      exit_code_ = 128 + (*reason == "SIGTERM" ? SIGTERM : may_wait ? SIGHUP : SIGINT);
+    const int number = *reason == "SIGINT"    ? SIGINT
+                       : *reason == "SIGTERM" ? SIGTERM
+                       : *reason == "SIGHUP"  ? SIGHUP
+                                              : 0;  // no signal: what does not come twice
+    if (number != 0) exit_code_ = 128 + number;
     if (cancelled) {
       std::fprintf(stderr, "\nended at once by a second signal, %s\n", reason->c_str());
       _exit(exit_code_);
     }
     const absl::Status stopped = absl::CancelledError(absl::StrCat("stopped by ", *reason));
-    if (may_wait && cancellation->End(stopped)) {
-      std::fprintf(stderr, "\n%s: the run ends after the step under way, with a checkpoint; SIGTERM ends it now\n",
+    if (number != 0 && cancellation->End(stopped)) {
+      std::fprintf(stderr, "\n%s: the run ends after the step under way, with a checkpoint; a second one ends it now\n",
                    reason->c_str());
       continue;
     }
     cancelled = true;
     cancellation->Cancel(stopped);
-    if (*reason != "SIGINT" && !may_wait) return;  // what does not come twice
-    std::fprintf(stderr, "\n%s: the run and its services are ending; a second one ends at once\n", reason->c_str());
+    if (number == 0) return;
+    std::fprintf(stderr, "\n%s: the run and its services are ending; one more ends at once\n", reason->c_str());
   }
 }
 

@@ -46,8 +46,9 @@ void Terminate(int signal, const char* name) {
   _exit(cancellation.ending() == absl::CancelledError(absl::StrCat("stopped by ", name)) ? 7 : 2);
 }
 
-TEST(InterruptWatch, AsksARunThatSavesToEndAndCancelsItAtTheSecondSigterm) {
-  const char* const said = "ends after the step under way, with a checkpoint";
+TEST(InterruptWatch, AsksARunThatHasPromisedToEndAndCancelsItAtTheSecondSignal) {
+  const char* const said = "ends after the step under way, with a checkpoint; a second one ends it now";
+  EXPECT_EXIT(Terminate(SIGINT, "SIGINT"), ::testing::ExitedWithCode(7), said);
   EXPECT_EXIT(Terminate(SIGTERM, "SIGTERM"), ::testing::ExitedWithCode(7), said);
   EXPECT_EXIT(Terminate(SIGHUP, "SIGHUP"), ::testing::ExitedWithCode(7), said);
 }

@@ -68,6 +68,7 @@ class PpoTest : public ::testing::Test {
                    .resume = resume.has_value() ? resume : start->resume,
                    .advantages = advantages.get(),
                    .ending = ending_,
+                   .ends_continuable = ends_continuable_,
                    .cancellation = told_});
   }
 
@@ -120,6 +121,7 @@ class PpoTest : public ::testing::Test {
   FakeServices services_;
   ByteTokenizer tokenizer_;
   Cancellation cancellation_;
+  bool ends_continuable_ = false;
   std::function<absl::Status()> ending_ = [] { return absl::OkStatus(); };
   Cancellation* told_ = nullptr;  // as PpoRun::cancellation
   std::FILE* terminal_;
