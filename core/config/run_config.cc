@@ -10,6 +10,7 @@
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/config/alternatives.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/defaults.h"
@@ -116,6 +117,10 @@ absl::Status ReadConfigFile(const std::string& path, RunConfig* config) { return
 
 absl::Status ApplyOverrides(const std::vector<std::string>& overrides, RunConfig* config) {
   QUARTET_RETURN_IF_ERROR(SetFieldsFromTexts(overrides, config));
+  RunConfig alone;
+  // A further element of somebody's list cannot be told alone, and is in nothing's place.
+  for (const std::string& override : overrides) SetFieldsFromTexts({override}, &alone).IgnoreError();
+  MakeWayFor(alone, config);
   for (const std::string& override : overrides) {
     if (absl::StartsWith(override, "services.device=")) return CheckDeviceOfAll(*config);
   }

@@ -112,11 +112,8 @@ int RunTraining(int argc, char** argv, const TrainingProgram& program,
     RunOptions options = {.launch = flags.launch, .trace = flags.trace};
     QUARTET_ASSIGN_OR_RETURN(options.origins, OriginsOf(sources));
     if (!flags.launch) QUARTET_RETURN_IF_ERROR(CheckSaysRunDir(options.origins));
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> aside, LeftAside(sources));
-    if (!aside.empty()) {
-      view.Print(absl::StrCat("preset ", sources.preset, " has no critic: left aside ", absl::StrJoin(aside, ", "),
-                              " of ", sources.file));
-    }
+    QUARTET_ASSIGN_OR_RETURN(const std::string aside, DescribeLeftAside(sources));
+    if (!aside.empty()) view.Print(aside);
     const std::string label = program.name == "orchestrator" ? "//orchestrator" : "//orchestrator:" + program.name;
     options.continue_command = ContinueCommand(argc, argv, label, config.run_dir());
     QUARTET_ASSIGN_OR_RETURN(const std::string checkpoint,

@@ -121,7 +121,7 @@ absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<abs
   view_.End();
   // What it was at when it was told to end is not wrong.
   QUARTET_RETURN_IF_ERROR(cancellation_.status());
-  return BeforeItBegins(status);
+  return BeforeItBegins(WithOrigin(status, options_.origins));
 }
 
 absl::Status RunSession::OpenFolder(const std::vector<RunInput>& rows) {

@@ -1,14 +1,18 @@
 #include "core/config/origins/origins.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
+#include "core/config/alternatives.h"
 #include "core/config/defaults.h"
 #include "core/config/field_paths.h"
 #include "core/config/needs.h"
@@ -19,17 +23,28 @@
 namespace quartet {
 namespace {
 
-// `from` is the origin of what `now` has and `before` has not, or not so.
+constexpr absl::string_view kPresetOrigin = "preset ";
+
+// `from` is the origin of what `now` has and `before` has not, or not so, and of what `says` holds for; what is not in
+// `now` has none.
 void Note(const std::map<std::string, std::string>& before, const std::map<std::string, std::string>& now,
-          const std::string& from, ValueOrigins* origins) {
+          const std::function<bool(const std::string& path, const std::string& value)>& says, const std::string& from,
+          ValueOrigins* origins) {
+  std::erase_if(*origins, [&now](const auto& origin) { return !now.contains(origin.first); });
   for (const auto& [path, value] : now) {
     const auto was = before.find(path);
-    if (was == before.end() || was->second != value) (*origins)[path] = from;
+    if (was == before.end() || was->second != value || says(path, value)) (*origins)[path] = from;
   }
 }
 
-// What has no effect in `config` once defaults are filled in.
-std::vector<const Need*> IdleIn(RunConfig config) { return FillDefaults(&config); }
+// Whether an override names `path`, or a list or group that it is in.
+bool IsSetBy(const std::vector<std::string>& overrides, const std::string& path) {
+  return std::any_of(overrides.begin(), overrides.end(), [&path](const std::string& override) {
+    absl::string_view rest = path;
+    return absl::ConsumePrefix(&rest, override.substr(0, override.find('='))) &&
+           (rest.empty() || absl::StartsWith(rest, "."));
+  });
+}
 
 // What of these overrides can be told without what they go over: a further element of somebody's list cannot, and has
 // an effect wherever it is.
@@ -42,31 +57,45 @@ absl::StatusOr<RunConfig> ReadFileOf(const ConfigSources& sources) {
   RunConfig file;
   if (sources.file.empty()) return file;
   QUARTET_RETURN_IF_ERROR(ReadConfigFile(sources.file, &file));
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> aside, LeftAside(sources));
-  for (const std::string& path : aside) ClearPath(path, &file);
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<FieldAside> aside, LeftAside(sources));
+  for (const FieldAside& field : aside) ClearPath(field.path, &file);
   return file;
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> LeftAside(const ConfigSources& sources) {
-  std::vector<std::string> aside;
+absl::StatusOr<std::vector<FieldAside>> LeftAside(const ConfigSources& sources) {
+  std::vector<FieldAside> aside;
   if (sources.preset.empty() || sources.file.empty()) return aside;
   QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(sources.preset));
   RunConfig file;
   QUARTET_RETURN_IF_ERROR(ReadConfigFile(sources.file, &file));
   RunConfig alone = file, together = preset;
+  MakeWayFor(file, &together);
   together.MergeFrom(file);
   ApplyAlone(sources.overrides, &alone);
   ApplyAlone(sources.overrides, &together);
-  const std::vector<const Need*> idle_anyway = IdleIn(alone);
-  for (const Need* need : IdleIn(together)) {
+  const std::vector<const Need*> idle_anyway = FillDefaults(&alone);
+  for (const Need* need : FillDefaults(&together)) {
     if (std::find(idle_anyway.begin(), idle_anyway.end(), need) == idle_anyway.end() &&
         !FirstSet(need->path, file).empty()) {
-      aside.push_back(need->path);
+      aside.push_back({need->path, need->why(together)});
     }
   }
   return aside;
+}
+
+absl::StatusOr<std::string> DescribeLeftAside(const ConfigSources& sources) {
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<FieldAside> aside, LeftAside(sources));
+  std::string text;
+  for (size_t i = 0; i < aside.size(); ++i) {
+    const bool same = i > 0 && aside[i - 1].why == aside[i].why;
+    if (i > 0) absl::StrAppend(&text, same ? ", " : absl::StrCat(" (", aside[i - 1].why, "); "));
+    absl::StrAppend(&text, aside[i].path);
+  }
+  if (aside.empty()) return text;
+  return absl::StrCat("with preset ", sources.preset, " left aside of ", sources.file, ": ", text, " (",
+                      aside.back().why, ")");
 }
 
 absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std::string& base_folder,
@@ -77,34 +106,53 @@ absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std:
     config.MergeFrom(preset);
   }
   QUARTET_ASSIGN_OR_RETURN(RunConfig written, ReadFileOf(sources));
+  MakeWayFor(written, &config);
   config.MergeFrom(written);
   QUARTET_RETURN_IF_ERROR(ApplyOverrides(sources.overrides, &config));
   ApplyAlone(sources.overrides, &written);
-  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&config, base_folder, written));
-  return config;
+  const absl::Status resolved = ResolveRunConfig(&config, base_folder, written);
+  if (resolved.ok() || sources.preset.empty()) return resolved.ok() ? absl::StatusOr<RunConfig>(config) : resolved;
+  QUARTET_ASSIGN_OR_RETURN(const ValueOrigins origins, OriginsOf(sources));
+  return WithOrigin(resolved, origins);
 }
 
 absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources) {
   ValueOrigins origins;
   RunConfig config;
   std::map<std::string, std::string> before;
-  const auto note = [&](const std::string& from) {
+  const auto note = [&](const std::string& from, const auto& says) {
     std::map<std::string, std::string> now = FlatFields(config);
-    Note(before, now, from, &origins);
+    Note(before, now, says, from, &origins);
     before = std::move(now);
   };
   if (!sources.preset.empty()) {
     QUARTET_ASSIGN_OR_RETURN(config, ReadPreset(sources.preset));
-    note("preset " + sources.preset);
+    note(absl::StrCat(kPresetOrigin, sources.preset), [](const auto&, const auto&) { return true; });
   }
   if (!sources.file.empty()) {
     QUARTET_ASSIGN_OR_RETURN(const RunConfig file, ReadFileOf(sources));
+    MakeWayFor(file, &config);
     config.MergeFrom(file);
-    note(sources.file);
+    // Also of what the preset says, too.
+    const std::map<std::string, std::string> said = FlatFields(file);
+    note(sources.file, [&said](const std::string& path, const std::string& value) {
+      const auto found = said.find(path);
+      return found != said.end() && found->second == value;
+    });
   }
   QUARTET_RETURN_IF_ERROR(ApplyOverrides(sources.overrides, &config));
-  note("--set");
+  note("--set", [&sources](const std::string& path, const auto&) { return IsSetBy(sources.overrides, path); });
   return origins;
+}
+
+absl::Status WithOrigin(const absl::Status& error, const ValueOrigins& origins) {
+  const std::string message(error.message());
+  const std::string field = message.substr(0, message.find_first_of(": "));
+  const auto origin = origins.find(field);
+  if (origin == origins.end() || !absl::StartsWith(origin->second, kPresetOrigin)) return error;
+  return absl::Status(error.code(),
+                      absl::StrCat(message, "; ", origin->second, " says it: the file's ", field, " or --set=", field,
+                                   "=VALUE goes over that, and --set=", field, "= unsets it"));
 }
 
 absl::Status CheckSaysRunDir(const ValueOrigins& origins) {

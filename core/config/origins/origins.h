@@ -22,13 +22,25 @@ struct ConfigSources {
 // What the file sets and only the preset's method has no use for, as paths (core/config/needs.h): a file of one's own
 // serves with every preset. What would have no effect without the preset, too, is not among it, and what overrides set
 // is never left aside: both are refused.
-absl::StatusOr<std::vector<std::string>> LeftAside(const ConfigSources& sources);
+struct FieldAside {
+  std::string path;
+  std::string why;  // it has no effect
+};
+absl::StatusOr<std::vector<FieldAside>> LeftAside(const ConfigSources& sources);
+// A line that says it, with the reasons; "" where nothing is left aside.
+absl::StatusOr<std::string> DescribeLeftAside(const ConfigSources& sources);
 
-// Of them all but for what is left aside, as LoadRunConfig does it. `defaults` come before all of them.
+// Of them all but for what is left aside, as LoadRunConfig does it; a field that is set takes away the one in whose
+// place it is (core/config/alternatives.h). `defaults` come before all of them. An error names the preset where the
+// value is the preset's.
 absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std::string& base_folder,
                                         const RunConfig& defaults = RunConfig());
 
+// Of each value the last that has said it.
 absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources);
+
+// An error of a check, which begins with the field: where a preset has set that, with its name and what goes over it.
+absl::Status WithOrigin(const absl::Status& error, const ValueOrigins& origins);
 
 // INVALID_ARGUMENT where run_dir has its default, which each program makes of the time at which it starts: programs
 // that are started one by one must be told.

@@ -12,8 +12,10 @@
 namespace quartet {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 std::string Written(const std::string& name, const std::string& text) {
@@ -49,13 +51,22 @@ TEST(ConfigSources, WhatAFileSaysOfACriticIsLeftAsideWhereThePresetHasNone) {
                                    "algorithm { lambd: 0.9 gamma: 1 }\n"
                                    "services { critic_trainer { ranks: 2 } policy_trainer { ranks: 2 } }\n");
   const ConfigSources grpo = {.preset = "grpo", .file = file, .overrides = {"rollout.n_samples_per_prompt=4"}};
-  EXPECT_THAT(LeftAside(grpo).value(), ElementsAre("critic", "services.critic_trainer", "algorithm.lambd"));
+  std::vector<std::string> aside;
+  const std::vector<FieldAside> fields = LeftAside(grpo).value();
+  for (const FieldAside& field : fields) aside.push_back(field.path);
+  EXPECT_THAT(aside, ElementsAre("critic", "services.critic_trainer", "algorithm.lambd"));
+  EXPECT_EQ(
+      DescribeLeftAside(grpo).value(),
+      "with preset grpo left aside of " + file +
+          ": critic, services.critic_trainer (there is no critic: algorithm.advantage_estimator is not \"gae\", the "
+          "one that has values of states); algorithm.lambd (algorithm.advantage_estimator is \"grpo\")");
   const RunConfig config = LoadRunConfig(grpo, "").value();
   EXPECT_EQ(config.critic().pretrain(), "");
   EXPECT_EQ(config.services().policy_trainer().ranks(), 2);
   EXPECT_EQ(OriginsOf(grpo).value().count("critic.pretrain"), 0);
 
-  EXPECT_THAT(LeftAside({.preset = "ppo", .file = file}).value(), ElementsAre());
+  EXPECT_THAT(LeftAside({.preset = "ppo", .file = file}).value(), IsEmpty());
+  EXPECT_EQ(DescribeLeftAside({.preset = "ppo", .file = file}).value(), "");
   EXPECT_EQ(LoadRunConfig({.preset = "ppo", .file = file}, "").value().critic().pretrain(), "/m");
   // Whoever says it beside the preset is told.
   ConfigSources beside = grpo;
@@ -63,8 +74,109 @@ TEST(ConfigSources, WhatAFileSaysOfACriticIsLeftAsideWhereThePresetHasNone) {
   EXPECT_THAT(std::string(LoadRunConfig(beside, "").status().message()), HasSubstr("algorithm.lambd has no effect"));
   // A file that chooses the method itself is not the preset's doing.
   const std::string own = Written("own.textproto", "algorithm { advantage_estimator: \"rloo\" lambd: 0.9 }\n");
-  EXPECT_THAT(LeftAside({.preset = "grpo", .file = own}).value(), ElementsAre());
+  EXPECT_THAT(LeftAside({.preset = "grpo", .file = own}).value(), IsEmpty());
   EXPECT_FALSE(LoadRunConfig({.preset = "grpo", .file = own}, "").ok());
+}
+
+TEST(ConfigSources, WhatIsLeftAsideIsSoForTheReasonThatItHas) {
+  const std::string file = Written("reference.textproto", "reference { pretrain: \"/m\" }\n");
+  EXPECT_EQ(DescribeLeftAside({.preset = "orz", .file = file}).value(),
+            "with preset orz left aside of " + file +
+                ": reference (algorithm.kl.init_kl_coef is 0, so no reference model is loaded)");
+}
+
+TEST(ConfigSources, AnOriginIsTheLastThatHasSaidAValue) {
+  // Both say what the preset says.
+  const std::string file = Written("same.textproto",
+                                   "algorithm { eps_clip: 0.2 advantage_estimator: \"grpo\" }\n"
+                                   "train { num_episodes: 2 save_steps: 5 }\n");
+  const ValueOrigins origins =
+      OriginsOf({.preset = "grpo",
+                 .file = file,
+                 .overrides = {"algorithm.eps_clip=0.2", "train.max_steps=3", "train.save_steps="}})
+          .value();
+  EXPECT_EQ(origins.at("algorithm.advantage_estimator"), file);
+  EXPECT_EQ(origins.at("algorithm.eps_clip"), "--set");
+  EXPECT_EQ(origins.at("algorithm.loss_aggregation"), "preset grpo");
+  EXPECT_EQ(origins.count("train.num_episodes"), 0) << "max_steps is in its place";
+  EXPECT_EQ(origins.count("train.save_steps"), 0) << "which is not set any more";
+}
+
+TEST(ConfigSources, WhatIsSetLaterTakesThePlaceOfTheOtherOfAPair) {
+  const std::string file =
+      Written("pairs.textproto",
+              "train { num_episodes: 2 train_batch_size: 32 }\n"
+              "rollout { rollout_batch_size: 16 n_samples_per_prompt: 4 kv_cache_bytes: 1000000 }\n"
+              "actor { lr_warmup_ratio: 0.5 max_tokens_per_micro_batch: 4096 }\n"
+              "sft { max_epochs: 3 }\npreference { max_steps: 3 }\n");
+  const auto config = LoadRunConfig({.preset = "rloo",
+                                     .file = file,
+                                     .overrides = {"train.max_steps=7", "sft.max_steps=7", "preference.max_epochs=7",
+                                                   "actor.lr_warmup_steps=7", "actor.micro_train_batch_size=2"}},
+                                    "");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_FALSE(config->train().has_num_episodes());
+  EXPECT_EQ(config->train().max_steps(), 7);
+  EXPECT_EQ(config->sft().max_steps(), 7);
+  EXPECT_EQ(config->preference().max_epochs(), 7);
+  EXPECT_EQ(config->preference().max_steps(), 0);
+  EXPECT_EQ(config->actor().lr_warmup_steps(), 7);
+  EXPECT_EQ(config->actor().micro_train_batch_size(), 2);
+  EXPECT_FALSE(config->train().has_updates_per_batch()) << "the file's batch is in the place of the preset's number";
+  // One who says both of them is told.
+  EXPECT_THAT(std::string(LoadRunConfig({.file = file, .overrides = {"train.max_steps=7", "train.num_episodes=1"}}, "")
+                              .status()
+                              .message()),
+              HasSubstr("train.num_episodes has no effect: train.max_steps is set"));
+}
+
+TEST(ConfigSources, AnEmptyValueUnsetsAFieldAListOrAGroup) {
+  const std::string file = Written("set.textproto",
+                                   "train { max_steps: 7 num_episodes: 0 }\nrollout { temperature: 0.5 }\n"
+                                   "data { prompt_data: \"a\" }\nreward { source { rule: \"number\" } }\n"
+                                   "critic { pretrain: \"/m\" learning_rate: 1e-5 }\n");
+  const auto config = LoadRunConfig(
+      {.file = file,
+       .overrides = {"train.max_steps=", "train.num_episodes=3",
+                     "rollout.temperature=", "data.prompt_data=", "reward.source=", "critic=", "critic.pretrain=/n"}},
+      "");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->train().num_episodes(), 3);
+  EXPECT_EQ(config->train().max_steps(), 0);
+  EXPECT_EQ(config->rollout().temperature(), 1) << "the default";
+  EXPECT_EQ(config->data().prompt_data_size(), 0);
+  EXPECT_EQ(config->reward().source_size(), 0);
+  EXPECT_EQ(config->critic().pretrain(), "/n");
+}
+
+TEST(ConfigSources, AnErrorOfAPresetsValueNamesThePresetAndTheWayOut) {
+  const std::string file = Written("few.textproto",
+                                   "rollout { rollout_batch_size: 2 n_samples_per_prompt: 4 }\n"
+                                   "train { max_steps: 10 }\n");
+  const ConfigSources sources = {.preset = "dapo", .file = file};
+  EXPECT_THAT(std::string(LoadRunConfig(sources, "").status().message()),
+              AllOf(HasSubstr("train.updates_per_batch: 16 is not allowed; "),
+                    HasSubstr("; preset dapo says it: the file's train.updates_per_batch or "
+                              "--set=train.updates_per_batch=VALUE goes over that")));
+  ConfigSources over = sources;
+  over.overrides = {"train.updates_per_batch=16"};
+  EXPECT_THAT(std::string(LoadRunConfig(over, "").status().message()), Not(HasSubstr("preset dapo")));
+}
+
+// As README.md's first configuration, which is one of PPO.
+TEST(ConfigSources, EveryPresetTakesAFileOfPpo) {
+  const std::string file = Written("ppo.textproto",
+                                   "data { prompt_data: \"d.jsonl\" prompt_max_len: 512 }\n"
+                                   "actor { pretrain: \"/m\" learning_rate: 1e-6 }\n"
+                                   "critic { pretrain: \"/m\" learning_rate: 9e-6 }\n"
+                                   "rollout { rollout_batch_size: 16 n_samples_per_prompt: 4 generate_max_len: 128 }\n"
+                                   "reward { source { rule: \"number\" } }\ntrain { max_steps: 10 }\n"
+                                   "services { policy_trainer { ranks: 2 } critic_trainer { ranks: 2 } }\n");
+  for (const Preset& preset : Presets()) {
+    const auto config = LoadRunConfig({.preset = std::string(preset.name), .file = file}, "");
+    ASSERT_TRUE(config.ok()) << preset.name << ": " << config.status();
+    EXPECT_EQ(CheckFor(*config, Program::kPpo).message(), "") << preset.name;
+  }
 }
 
 TEST(CheckSaysRunDir, IsOfFileOrOverrideAlone) {

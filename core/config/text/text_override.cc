@@ -63,12 +63,14 @@ class Setter {
       const bool last = i + 1 == parts.size();
       if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
         if (!last) {
+        if (last && value_.empty()) return Unset(message, field);
           return Error(absl::StrCat("'", parts[i], "' is a ", field->is_repeated() ? "list of values" : "single value",
                                     " and has no fields"));
         }
         return field->is_repeated() ? SetList(message, field) : SetScalar(message, field, value_);
       }
       const Reflection* reflection = message->GetReflection();
+      if (last && value_.empty()) return Unset(message, field);
       if (field->is_repeated()) {
         int index = 0;
         const int size = reflection->FieldSize(*message, field);
@@ -98,12 +100,16 @@ class Setter {
   }
 
   absl::Status SetList(Message* message, const FieldDescriptor* field) const {
-    const bool is_first = begun_->emplace(path_).second;
-    if (is_first || value_.empty()) message->GetReflection()->ClearField(message, field);
-    if (value_.empty()) return absl::OkStatus();
+    if (begun_->emplace(path_).second) message->GetReflection()->ClearField(message, field);
     if (value_.front() == '[') {
       // As in a file, for texts with commas.
       google::protobuf::TextFormat::Parser parser;
+  absl::Status Unset(Message* message, const FieldDescriptor* field) const {
+    begun_->emplace(path_);
+    message->GetReflection()->ClearField(message, field);
+    return absl::OkStatus();
+  }
+
       FirstMessage error;
       parser.RecordErrorsTo(&error);
       if (parser.MergeFromString(absl::StrCat(field->name(), ": ", value_), message)) return absl::OkStatus();
