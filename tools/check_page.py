@@ -132,6 +132,8 @@ def check_page(name, folder, records):
         check(name, f'the readout lacks {shown(value)}: {readout}', shown(value) in readout)
         check(name, 'its steps are not told', f'{len(records):,} of {len(records):,} steps' in re.sub(r'<[^>]+>', '', dom))
     body = re.sub(r'<[^>]+>', '', re.sub(r'<script.*?</script>', '', dom, flags=re.S))
+    if name == 'one_step':
+        check(name, 'it is smoothed', re.search(r'smoothing\s*off', body))
     if name == 'hostile':
         check(name, 'the cause of the end is not told', 'a rank of the scorer has ended' in body)
         check(name, 'the restart is not told', '1 restart' in body)
@@ -157,7 +159,7 @@ def check_comparison(programs, root):
     messages = [line for line in opened.stderr.splitlines() if 'CONSOLE' in line]
     check('comparison', f'the console says {messages[:2]}', not messages)
     body = re.sub(r'<[^>]+>', ' ', re.sub(r'<script.*?</script>', '', opened.stdout, flags=re.S))
-    for text in ('no_critic', 'hostile', 'sft', 'no_gradient', 'Reward', 'KL to reference', 'Loss', 'nothing differs but run_dir'):
+    for text in ('4 runs', 'no_critic', 'hostile', 'sft', 'no_gradient', 'Reward', 'KL to reference', 'Loss', 'nothing differs but run_dir'):
         check('comparison', f'it lacks {text}', text in body)
     check('comparison', 'it lacks the latest reward of no_critic', shown(sum(ppo_step(s)['reward/mean'] for s in range(36, 40)) / 4) in body)
     print(f'comparison: {os.path.getsize(page):,} bytes')

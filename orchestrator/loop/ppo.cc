@@ -231,7 +231,8 @@ absl::Status PpoLoop::Step(int64_t step) {
 
   // 2. Side by side: reference log-probabilities, values, the policy's own log-probabilities.
   const Stopwatch forwards;
-  BeginPhase("values, log-probabilities");
+  BeginPhase(absl::StrCat(UsesReference(config_) ? "reference, " : "", UsesCritic(config_) ? "values, " : "",
+                          "log-probabilities"));
   QUARTET_RETURN_IF_ERROR(Annotate(step, &batch, &metrics));
   metrics.Set("time/forwards", forwards.Seconds());
 
@@ -255,13 +256,14 @@ absl::Status PpoLoop::Step(int64_t step) {
   }
 
   // 4. Policy and critic learn, side by side.
-  BeginPhase("policy and critic update");
+  const bool trains_policy = updates_->TrainsPolicy(step);
+  BeginPhase(!UsesCritic(config_) ? "policy update" : trains_policy ? "policy and critic update" : "critic update");
   QUARTET_RETURN_IF_ERROR(updates_->Run(step, batch, kl_coefficient, &metrics));
 
   // 5. The rollout gets the new weights.
   const Stopwatch sync;
   BeginPhase("weight sync");
-  if (updates_->TrainsPolicy(step)) QUARTET_RETURN_IF_ERROR(Sync(step, &metrics));
+  if (trains_policy) QUARTET_RETURN_IF_ERROR(Sync(step, &metrics));
   metrics.Set("time/weight_sync", sync.Seconds());
 
   // 6. Samples, checkpoint, metrics: in this order, so that a run which ends anywhere in between loses none of them.

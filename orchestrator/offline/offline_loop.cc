@@ -28,6 +28,17 @@ constexpr int64_t kPrintedLines = 10;
 // So many steps in a row without a gradient are told of.
 constexpr int kIdleSteps = 5;
 
+// Nothing where every pair is a tie, as before the first step of DPO, whose policy is its reference yet: no margin is
+// above 0, and their mean is 0.
+std::optional<double> AccuracyOf(const PairStats& stats) {
+  if (stats.accuracy() == 0 && stats.margin() == 0) return std::nullopt;
+  return stats.accuracy();
+}
+std::string AccuracyText(const PairStats& stats) {
+  const std::optional<double> accuracy = AccuracyOf(stats);
+  return accuracy.has_value() ? absl::StrFormat("accuracy %.3f", *accuracy) : "accuracy - (all are ties)";
+}
+
 class OfflineLoop {
  public:
   OfflineLoop(const OfflineRun& run, OfflineMethod& method)
@@ -123,10 +134,9 @@ class OfflineLoop {
     time_left_.AddStep(absl::Seconds(seconds));
     run_.view.Progress(step + 1);
     if (step == first_step_ || step + 1 == steps_ || (step + 1) % std::max<int64_t>(1, steps_ / kPrintedLines) == 0) {
-      run_.view.Print(
-          absl::StrFormat("%s step %d/%d: loss %.4f%s%s", plan_.title, step + 1, steps_, done.loss,
-                          done.pairs.has_value() ? absl::StrFormat(", accuracy %.3f", done.pairs->accuracy()) : "",
-                          time_left_.Text(", ", steps_ - step - 1)));
+      run_.view.Print(absl::StrFormat("%s step %d/%d: loss %.4f%s%s", plan_.title, step + 1, steps_, done.loss,
+                                      done.pairs.has_value() ? ", " + AccuracyText(*done.pairs) : "",
+                                      time_left_.Text(", ", steps_ - step - 1)));
     }
 
     Metrics metrics;
@@ -140,7 +150,7 @@ class OfflineLoop {
     set("micro_batches", static_cast<double>(done.micro_batches));
     set("balance", done.balance);
     if (done.pairs.has_value()) {
-      set("accuracy", done.pairs->accuracy());
+      if (const auto accuracy = AccuracyOf(*done.pairs); accuracy.has_value()) set("accuracy", *accuracy);
       set("margin", done.pairs->margin());
       set("chosen_reward", done.pairs->chosen_reward());
       set("rejected_reward", done.pairs->rejected_reward());
@@ -153,7 +163,8 @@ class OfflineLoop {
       if (!given_up) QUARTET_RETURN_IF_ERROR(judged.status());
       summary->after = given_up ? std::nullopt : *std::move(judged);
       if (const std::optional<PairStats>& held_out = summary->after; held_out.has_value()) {
-        metrics.Set("eval/preference_accuracy", held_out->accuracy());
+        const std::optional<double> accuracy = AccuracyOf(*held_out);
+        if (accuracy.has_value()) metrics.Set("eval/preference_accuracy", *accuracy);
         metrics.Set("eval/preference_margin", held_out->margin());
         metrics.Set("eval/chosen_reward", held_out->chosen_reward());
         metrics.Set("eval/rejected_reward", held_out->rejected_reward());
@@ -183,7 +194,7 @@ class OfflineLoop {
     QUARTET_ASSIGN_OR_RETURN(std::optional<PairStats> stats, method_.Judge());
     if (stats.has_value()) {
       run_.view.Print(
-          absl::StrFormat("held-out pairs %s: accuracy %.3f, margin %.4f", when, stats->accuracy(), stats->margin()));
+          absl::StrFormat("held-out pairs %s: %s, margin %.4f", when, AccuracyText(*stats), stats->margin()));
     }
     return stats;
   }

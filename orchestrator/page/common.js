@@ -21,6 +21,10 @@ const visible = s => String(s).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f
   c => '⟨U+' + c.charCodeAt(0).toString(16).toUpperCase().padStart(4, '0') + '⟩');
 
 // ---- numbers ------------------------------------------------------------------------------------------------------------
+const counted = (n, word) => `${group(n)} ${word}${n === 1 ? '' : 's'}`;
+// Over how many steps a line is smoothed, and at first: not at all where there are few.
+const SMOOTHING = [1, 3, 5, 10, 20, 50, 100, 200, 500];
+const smoothingOf = steps => SMOOTHING.filter(n => n === 1 || n <= steps / 60 || (n === 3 && steps >= 20)).pop();
 const group = v => Math.round(v).toLocaleString('en-US');
 const superscript = n => String(n).replace(/[-0-9]/g, c => c === '-' ? '⁻' : '⁰¹²³⁴⁵⁶⁷⁸⁹'[c]);
 function sig(v, digits = 3) {

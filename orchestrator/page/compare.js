@@ -4,7 +4,7 @@ const COLORS = ['blue', 'orange', 'green', 'pink', 'red', 'sky', 'grey', 'ink'],
 // Of two runs of one name the folders tell.
 const names = RUNS.map(r => RUNS.filter(o => o.run.name === r.run.name).length > 1 ? r.run.dir : r.run.name);
 const col = (run, name) => { const c = run.cols[name]; return c === undefined ? null : Array.isArray(c) ? c : new Array(run.x.length).fill(c); };
-const S = {smooth: 10, x: 'step', theme: 'auto'};
+const S = {smooth: smoothingOf(Math.max(...RUNS.map(r => r.run.records))), x: 'step', theme: 'auto'};
 const asked = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 if (/^(light|dark|auto)$/.test(asked.theme || '')) S.theme = asked.theme;
 const media = matchMedia('(prefers-color-scheme: dark)');
@@ -84,22 +84,22 @@ function addCharts() {
 function configuration() {
   const values = RUNS.map(r => Object.fromEntries(r.config.map(c => [c[0], c[1]])));
   const paths = [...new Set(RUNS.flatMap(r => r.config.map(c => c[0])))].filter(p => p !== 'run_dir' && new Set(values.map(v => v[p])).size > 1);
-  $('f-config').textContent = paths.length ? `${paths.length} fields differ` : 'nothing differs but run_dir';
+  $('f-config').textContent = paths.length ? `${counted(paths.length, 'field')} ${paths.length === 1 ? 'differs' : 'differ'}` : 'nothing differs but run_dir';
   if (!paths.length) return;
   $('config').append(make('table', {class: 'config'}, make('thead', {}, make('tr', {}, make('th', {}, 'field'), names.map((n, i) => make('th', {}, swatch(i), visible(n))))),
     make('tbody', {}, paths.map(p => make('tr', {}, make('td', {class: 'mono'}, visible(p)), values.map(v => make('td', {class: 'mono'}, v[p] === undefined ? '–' : visible(v[p]))))))));
 }
 
 function controls() {
-  const STEPS = [1, 3, 5, 10, 20, 50, 100, 200, 500], out = make('output', {}, '10 steps');
-  const range = make('input', {type: 'range', min: 0, max: STEPS.length - 1, 'aria-label': 'smoothing, steps', oninput() { S.smooth = STEPS[range.value]; out.textContent = S.smooth > 1 ? `${S.smooth} steps` : 'off'; charts.forEach(draw); }});
-  range.value = 3;
+  const out = make('output', {}, ''), say = () => { out.textContent = S.smooth > 1 ? `${S.smooth} steps` : 'off'; };
+  const range = make('input', {type: 'range', min: 0, max: SMOOTHING.length - 1, 'aria-label': 'smoothing, steps', oninput() { S.smooth = SMOOTHING[range.value]; say(); charts.forEach(draw); }});
+  range.value = SMOOTHING.indexOf(S.smooth); say();
   const choose = (items, current, set) => { const box = make('span', {class: 'seg', role: 'group'}, items.map(([v, text]) => make('button', {type: 'button', 'aria-pressed': String(v === current), onclick() { box.querySelectorAll('button').forEach(b => b.setAttribute('aria-pressed', String(b === this))); set(v); }}, text))); return box; };
   $('controls').append(make('label', {}, 'smoothing', range, out), choose([['step', 'steps'], ['time', 'time']], S.x, v => { S.x = v; charts.forEach(draw); }),
     make('span', {class: 'end'}, choose([['auto', 'auto'], ['light', 'light'], ['dark', 'dark']], S.theme, v => { S.theme = v; theme(); charts.forEach(draw); })));
 }
 $('name').textContent = document.title;
-$('f-runs').textContent = `${RUNS.length} runs`;
+$('f-runs').textContent = counted(RUNS.length, 'run');
 controls(); summary(); addCharts(); configuration();
 built();
 requestAnimationFrame(() => requestAnimationFrame(() => { document.documentElement.dataset.ms = `0 script starts, ${Math.round(performance.now())} drawn`; }));

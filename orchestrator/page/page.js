@@ -31,7 +31,7 @@ function firstPoint(steps) { let i = LAST, n = 0; while (i > 0 && (n += D.n[i]) 
 
 // ---- what the reader has chosen; kept while the page reloads itself ----------------------------------------------------------
 const KEY = 'run-page:' + D.run.name;
-const defaults = {smooth: Math.max(1, [1, 3, 5, 10, 20, 50, 100, 200, 500].filter(n => n <= D.run.records / 60 || n === 3).pop()), x: 'step', theme: 'auto', logs: {}, reload: true};
+const defaults = {smooth: smoothingOf(D.run.records), x: 'step', theme: 'auto', logs: {}, reload: true};
 let S = {...defaults};
 try { S = {...S, ...JSON.parse(sessionStorage.getItem(KEY) || '{}')}; } catch (e) { /* no storage: no memory */ }
 const keep = () => { try { sessionStorage.setItem(KEY, JSON.stringify(S)); } catch (e) { /* likewise */ } };
@@ -399,7 +399,6 @@ function head() {
   document.title = `${r.status === 'finished' || !r.max_steps ? '' : Math.floor(100 * share) + ' % · '}${N && MAIN ? sig(at(MAIN, LAST)) : 'no step yet'} · ${r.name}`;
 }
 const newest = n => n ? [X[firstPoint(n)], whole()[1]] : null;
-const STEPS = [1, 3, 5, 10, 20, 50, 100, 200, 500];
 function seg(name, id, items, current, choose) {
   const box = make('span', {class: 'seg', id, role: 'group', 'aria-label': name || id}, name ? make('span', {}, name) : null);
   for (const [value, text] of items) box.append(make('button', {type: 'button', 'data-n': value, 'aria-pressed': String(value === current), onclick() {
@@ -408,8 +407,8 @@ function seg(name, id, items, current, choose) {
 }
 function controls() {
   const out = make('output', {}, ''), say = () => { out.textContent = S.smooth > 1 ? `${S.smooth} steps` : 'off'; };
-  const range = make('input', {type: 'range', min: 0, max: STEPS.length - 1, id: 'smooth', 'aria-label': 'smoothing, steps', oninput() { S.smooth = STEPS[range.value]; say(); keep(); redraw(); }});
-  range.value = STEPS.indexOf(S.smooth); say();
+  const range = make('input', {type: 'range', min: 0, max: SMOOTHING.length - 1, id: 'smooth', 'aria-label': 'smoothing, steps', oninput() { S.smooth = SMOOTHING[range.value]; say(); keep(); redraw(); }});
+  range.value = SMOOTHING.indexOf(S.smooth); say();
   const c = $('controls');
   c.append(make('label', {}, 'smoothing', range, out));
   c.append(seg('axis', 'axis', [['step', 'steps'], ['time', 'time']], S.x, v => { const w = win && win.map(x => nearest(x)); S.x = v; X = xs(); memo = {}; keep(); win = w ? w.map(i => X[i]) : null; redraw(); readout(); }));
@@ -471,8 +470,8 @@ function health() {
   if (limits.diff && D.cols['rollout/log_prob_diff_mean'] !== undefined) words.push(`log-prob diff. ${sig(meanOf('rollout/log_prob_diff_mean', from, LAST), 2)} (limit ${limits.diff.v})`);
   const clipped = limits.policy ? above('policy/grad_norm', limits.policy.v) : null;
   if (clipped !== null) words.push(clipped ? `policy gradient clipped in ${Math.round(100 * clipped)} %` : 'policy gradient never clipped');
-  const count = k => D.marks.filter(m => m.k === k).length, plural = (n, w) => `${n} ${w}${n === 1 ? '' : 's'}`;
-  const bad = [['restart', count('restart')], ['error', count('error')], ['warning', count('warning')]].filter(b => b[1]).map(b => plural(b[1], b[0]));
+  const count = k => D.marks.filter(m => m.k === k).length;
+  const bad = [['restart', count('restart')], ['error', count('error')], ['warning', count('warning')]].filter(b => b[1]).map(b => counted(b[1], b[0]));
   $('f-health').append((words.length ? `last ${Math.min(50, D.run.records)} steps: ` : '') + words.join(', '));
   if (skipped) bad.push('optimizer steps skipped: gradients not finite');
   if (bad.length) $('f-health').append('; ', make('button', {class: 'plain', type: 'button', onclick() { $('s-events').scrollIntoView(); }}, bad.join(', ')));
