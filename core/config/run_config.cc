@@ -17,6 +17,7 @@
 #include "core/config/needs.h"
 #include "core/config/placement.h"
 #include "core/config/services.h"
+#include "core/config/text/names_elsewhere.h"
 #include "core/config/text/text_format.h"
 #include "core/config/text/text_override.h"
 
@@ -116,11 +117,11 @@ void ResolvePaths(const std::string& base_folder, RunConfig* c) {
 absl::Status ReadConfigFile(const std::string& path, RunConfig* config) { return ReadTextFormat(path, config); }
 
 absl::Status ApplyOverrides(const std::vector<std::string>& overrides, RunConfig* config) {
-  QUARTET_RETURN_IF_ERROR(SetFieldsFromTexts(overrides, config));
   RunConfig alone;
   // A further element of somebody's list cannot be told alone, and is in nothing's place.
   for (const std::string& override : overrides) SetFieldsFromTexts({override}, &alone).IgnoreError();
   MakeWayFor(alone, config);
+  QUARTET_RETURN_IF_ERROR(SetFieldsFromTexts(overrides, config));
   for (const std::string& override : overrides) {
     if (absl::StartsWith(override, "services.device=")) return CheckDeviceOfAll(*config);
   }
@@ -147,7 +148,10 @@ absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder,
     return Missing("run_dir", "train.load_checkpoint continues the run that is in it");
   }
   QUARTET_RETURN_IF_ERROR(CheckIdle(FillDefaults(config), written, *config));
-  QUARTET_RETURN_IF_ERROR(CheckAll(*config));
+  if (const absl::Status checked = CheckAll(*config); !checked.ok()) {
+    const std::string message(checked.message());
+    return absl::Status(checked.code(), absl::StrCat(message, MeantValue(message)));
+  }
   ResolvePaths(base_folder, config);
   return absl::OkStatus();
 }

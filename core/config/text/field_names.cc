@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/config/text/names_elsewhere.h"
 
 namespace quartet {
 namespace {
@@ -32,47 +35,6 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return distance[a.size()][b.size()];
 }
 
-// What other systems and their users call a field.
-struct NameElsewhere {
-  absl::string_view name;
-  absl::string_view here;  // empty: nothing is
-};
-constexpr NameElsewhere kNamesElsewhere[] = {
-    {"lr", "learning_rate"},
-    {"actor_learning_rate", "learning_rate"},
-    {"critic_learning_rate", "learning_rate"},
-    {"l2", "weight_decay"},
-    {"adv_estimator", "advantage_estimator"},
-    {"lam", "lambd"},
-    {"cliprange", "eps_clip"},
-    {"clip_ratio", "eps_clip"},
-    {"cliprange_value", "value_clip"},
-    {"clip_grad", "max_norm"},
-    {"max_grad_norm", "max_norm"},
-    {"entropy_coeff", "entropy_coef"},
-    {"entropy_loss_coef", "entropy_coef"},
-    {"kl_coef", "init_kl_coef"},
-    {"max_tokens", "generate_max_len"},
-    {"max_new_tokens", "generate_max_len"},
-    {"response_length", "generate_max_len"},
-    {"max_completion_length", "generate_max_len"},
-    {"max_prompt_length", "prompt_max_len"},
-    {"num_generations", "n_samples_per_prompt"},
-    {"n", "n_samples_per_prompt"},
-    {"vllm_gpu_memory_utilization", "gpu_memory_utilization"},
-    {"vllm_tensor_parallel_size", "tensor_parallel_size"},
-    {"gen_tp", "tensor_parallel_size"},
-    {"per_device_train_batch_size", "micro_train_batch_size"},
-    {"zero_shard_size", "shard_size"},
-    {"warmup_ratio", "lr_warmup_ratio"},
-    {"model_name_or_path", "pretrain"},
-    {"reward_pretrain", "model"},
-    {"lora_rank", ""},
-    {"lora_alpha", ""},
-    {"target_modules", ""},
-    {"load_in_4bit", ""},
-};
-
 // Of the messages below `message` that have a field of that name.
 void FindPaths(absl::string_view name, const Descriptor& message, const std::string& path,
                std::vector<std::string>* paths) {
@@ -84,21 +46,45 @@ void FindPaths(absl::string_view name, const Descriptor& message, const std::str
   }
 }
 
+std::string LastPart(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+// Of names elsewhere whose last part is `name`: in `message`, or where they are.
+std::string MeantByLastPart(const std::string& name, const Descriptor& message) {
+  std::vector<std::string> places;
+  bool is_somewhere = false;
+  for (const NameElsewhere& elsewhere : NamesElsewhere()) {
+    if (std::none_of(elsewhere.there.begin(), elsewhere.there.end(),
+                     [&name](const std::string& there) { return LastPart(there) == name; })) {
+      continue;
+    }
+    is_somewhere = true;
+    for (const std::string& here : elsewhere.here) {
+      const std::string field = LastPart(here);
+      if (message.FindFieldByName(field) != nullptr) return absl::StrCat("; did you mean '", field, "'?");
+      const size_t dot = here.rfind('.');
+      const std::string place =
+          absl::StrCat("'", field, "', a field of ", dot == std::string::npos ? "the top level" : here.substr(0, dot));
+      if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
+    }
+  }
+  if (!places.empty()) return absl::StrCat("; did you mean ", absl::StrJoin(places, ", or "), "?");
+  return is_somewhere ? "; what other systems mean by it is not there (docs/migrating.md)" : "";
+}
+
 }  // namespace
 
-std::string MeantField(absl::string_view name, const Descriptor& message, const Descriptor& root) {
+std::string MeantField(absl::string_view path, const Descriptor& message, const Descriptor& root) {
+  const std::string elsewhere = MeantPath(std::string_view(path.data(), path.size()));
+  const size_t dot = path.rfind('.');
+  const bool is_group = dot == absl::string_view::npos;
+  if (!elsewhere.empty() && !is_group) return elsewhere;
+  const std::string name(is_group ? path : path.substr(dot + 1));
   std::vector<std::string> paths;
   FindPaths(name, root, "", &paths);
   if (!paths.empty()) return absl::StrCat("; it is a field of ", absl::StrJoin(paths, ", "));
-  for (const NameElsewhere& elsewhere : kNamesElsewhere) {
-    if (elsewhere.name != name) continue;
-    if (elsewhere.here.empty()) return "; what other systems mean by it is not there";
-    if (message.FindFieldByName(std::string(elsewhere.here)) != nullptr) {
-      return absl::StrCat("; did you mean '", elsewhere.here, "'?");
-    }
-    FindPaths(elsewhere.here, root, "", &paths);
-    return absl::StrCat("; did you mean '", elsewhere.here, "', a field of ", absl::StrJoin(paths, ", "), "?");
-  }
+  if (!elsewhere.empty()) return elsewhere;
+  const std::string last = MeantByLastPart(name, message);
+  if (!last.empty()) return last;
   std::string nearest;
   // Of three characters one may be wrong.
   size_t least = name.size() / 3 + 1;

@@ -193,7 +193,9 @@ std::string Explain(absl::string_view path, absl::string_view text, const FirstE
       around.open.empty()
           ? root.name()
           : absl::StrJoin(around.open, ".", [](std::string* out, const OpenMessage& m) { out->append(m.field); });
-  std::string explained = absl::StrCat(where, " has no field named \"", name, "\"", MeantField(name, *message, root));
+  std::string explained =
+      absl::StrCat(where, " has no field named \"", name, "\"",
+                   MeantField(around.open.empty() ? name : absl::StrCat(where, ".", name), *message, root));
   if (!around.open.empty() && root.FindFieldByName(name) != nullptr) {
     absl::StrAppend(&explained, "; is a } missing before it? It is inside ", OpenedAt(around.open.back()));
   }

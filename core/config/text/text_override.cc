@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/config/text/field_names.h"
+#include "core/config/text/names_elsewhere.h"
 
 namespace quartet {
 namespace {
@@ -57,20 +58,20 @@ class Setter {
         return Error(
             absl::StrCat("there is no field '", parts[i], "'",
                          i == 0 ? "" : absl::StrCat(" in ", absl::StrJoin(parts.begin(), parts.begin() + i, ".")),
-                         MeantField(parts[i], *message->GetDescriptor(), root),
+                         Meant(parts, i, *message->GetDescriptor(), root),
                          " (there are: ", FieldNames(*message->GetDescriptor()), ")"));
       }
       const bool last = i + 1 == parts.size();
       if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
-        if (!last) {
         if (last && value_.empty()) return Unset(message, field);
+        if (!last) {
           return Error(absl::StrCat("'", parts[i], "' is a ", field->is_repeated() ? "list of values" : "single value",
                                     " and has no fields"));
         }
         return field->is_repeated() ? SetList(message, field) : SetScalar(message, field, value_);
       }
-      const Reflection* reflection = message->GetReflection();
       if (last && value_.empty()) return Unset(message, field);
+      const Reflection* reflection = message->GetReflection();
       if (field->is_repeated()) {
         int index = 0;
         const int size = reflection->FieldSize(*message, field);
@@ -91,6 +92,12 @@ class Setter {
   }
 
  private:
+  // Of parts[i], which is no field. What is written behind it counts where the whole is a name of another system.
+  static std::string Meant(const std::vector<std::string>& parts, size_t i, const Descriptor& message,
+                           const Descriptor& root) {
+    const std::string whole = i + 1 == parts.size() ? "" : MeantPath(absl::StrJoin(parts, "."));
+    return whole.empty() ? MeantField(absl::StrJoin(parts.begin(), parts.begin() + i + 1, "."), message, root) : whole;
+  }
   static std::string NeedsField(const Descriptor& descriptor) {
     return absl::StrCat("it is a group of fields; name one of: ", FieldNames(descriptor));
   }
@@ -99,17 +106,17 @@ class Setter {
     return absl::InvalidArgumentError(absl::StrCat("--set=", path_, "=", value_, ": ", what));
   }
 
-  absl::Status SetList(Message* message, const FieldDescriptor* field) const {
-    if (begun_->emplace(path_).second) message->GetReflection()->ClearField(message, field);
-    if (value_.front() == '[') {
-      // As in a file, for texts with commas.
-      google::protobuf::TextFormat::Parser parser;
   absl::Status Unset(Message* message, const FieldDescriptor* field) const {
     begun_->emplace(path_);
     message->GetReflection()->ClearField(message, field);
     return absl::OkStatus();
   }
 
+  absl::Status SetList(Message* message, const FieldDescriptor* field) const {
+    if (begun_->emplace(path_).second) message->GetReflection()->ClearField(message, field);
+    if (value_.front() == '[') {
+      // As in a file, for texts with commas.
+      google::protobuf::TextFormat::Parser parser;
       FirstMessage error;
       parser.RecordErrorsTo(&error);
       if (parser.MergeFromString(absl::StrCat(field->name(), ": ", value_), message)) return absl::OkStatus();

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "core/base/files.h"
+#include "core/config/field_paths.h"
 #include "core/config/run_config.h"
+#include "core/config/text/names_elsewhere.h"
 
 namespace quartet {
 namespace {
@@ -58,6 +60,52 @@ TEST(ConfigText, ANameOfAnotherSystemIsShownTheFieldHere) {
               HasSubstr("did you mean 'n_samples_per_prompt', a field of rollout"));
   EXPECT_THAT(OverrideError("kl_coef=0"), HasSubstr("did you mean 'init_kl_coef', a field of algorithm.kl?"));
   EXPECT_THAT(OverrideError("actor.lora_rank=8"), HasSubstr("; what other systems mean by it is not there"));
+}
+
+TEST(ConfigText, AWholeNameOfAnotherSystemIsShownTheFieldHereAndWhatDiffers) {
+  EXPECT_THAT(OverrideError("algo.kl.init_coef=0"),
+              HasSubstr("no field 'algo'; OpenRLHF's algo.kl.init_coef is algorithm.kl.init_kl_coef here: 0 loads"));
+  EXPECT_THAT(OverrideError("train.micro_batch_size=1"),
+              HasSubstr("OpenRLHF's train.micro_batch_size is actor.micro_train_batch_size here"));
+  EXPECT_THAT(OverrideError("rollout.batch_size=1"),
+              HasSubstr("OpenRLHF's rollout.batch_size is rollout.rollout_batch_size here: prompts of a step"));
+  EXPECT_THAT(OverrideError("ds.lora.rank=8"), HasSubstr("OpenRLHF's ds.lora.rank is not here: no LoRA"));
+  EXPECT_THAT(OverrideError("actor_rollout_ref.rollout.n=8"), HasSubstr("is rollout.n_samples_per_prompt here"));
+  EXPECT_THAT(OverrideError("n_samples=8"), HasSubstr("did you mean 'n_samples_per_prompt', a field of rollout"));
+  EXPECT_THAT(ErrorIn("train { micro_batch_size: 1 }"), HasSubstr("is actor.micro_train_batch_size here"));
+  EXPECT_THAT(ErrorIn("algo { kl { init_coef: 1 } }"),
+              HasSubstr("docs/migrating.md has the names of OpenRLHF: algo.advantage.estimator is "
+                        "algorithm.advantage_estimator here"));
+  EXPECT_THAT(ErrorIn("ds { zero_stage: 3 }"), HasSubstr("ds.zero_stage is actor.zero_stage here"));
+  EXPECT_THAT(OverrideError("algorithm.advantage_estimator=group_norm"), EndsWith("; it is \"grpo\" here"));
+}
+
+TEST(ConfigText, TheTablesOfOtherSystemsNameFieldsAndValuesThatAreHere) {
+  const auto& root = *RunConfig::descriptor();
+  EXPECT_GT(NamesElsewhere().size(), 150);
+  for (const NameElsewhere& name : NamesElsewhere()) {
+    EXPECT_FALSE(name.there.empty());
+    EXPECT_TRUE(!name.here.empty() || !name.meaning.empty()) << name.there.front() << ": what is instead?";
+    for (const std::string& here : name.here) {
+      // Of a list of groups the table leaves out which one.
+      std::string path = here;
+      if (path.starts_with("reward.source.")) path.insert(sizeof("reward.source.") - 1, "0.");
+      EXPECT_TRUE(IsFieldPath(path, root)) << name.there.front() << ": " << here;
+    }
+    for (const std::string& there : name.there) {
+      const bool is_ours = name.here == std::vector<std::string>{there};
+      EXPECT_TRUE(is_ours || !IsFieldPath(there, root) || there.find('.') == std::string::npos) << there;
+    }
+  }
+  EXPECT_GT(ValuesElsewhere().size(), 5);
+  for (const ValueElsewhere& value : ValuesElsewhere()) {
+    const auto with = [&value](std::string_view text) {
+      return LoadRunConfig("", {std::string(value.field) + "=" + std::string(text)}, "").status();
+    };
+    EXPECT_TRUE(with(value.here).ok()) << with(value.here);
+    EXPECT_THAT(std::string(with(value.there).message()),
+                HasSubstr("; it is \"" + std::string(value.here) + "\" here"));
+  }
 }
 
 TEST(ConfigText, AFieldInTheWrongPlaceIsShownItsPlace) {
