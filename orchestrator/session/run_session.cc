@@ -204,7 +204,9 @@ void RunSession::SayEvent(const std::string& kind, int64_t step, const std::stri
   if (!said.ok()) QUARTET_LOG(kWarning) << said;
 }
 
-void RunSession::Warn(const std::string& warning) { SayEvent("warning", -1, warning); }
+void RunSession::Warn(const std::string& warning) {
+  SayEvent("warning", resume_.has_value() ? resume_->step : 0, warning);
+}
 
 ServiceEngine* RunSession::engine() {
   const char* requests = std::getenv(kServiceRequests);
@@ -226,12 +228,12 @@ void RunSession::MoveTo(const std::string& service, const std::string& address) 
   SayState("running", "");
 }
 
-void RunSession::Begin(int64_t steps) {
-  steps_ = steps;
 bool RunSession::ends_continuable() const {
   return config_.train().save_optimizer() || !options_.origins.contains("train.save_optimizer");
 }
 
+void RunSession::Begin(int64_t steps) {
+  steps_ = steps;
   cancellation_.PromiseToEnd();
   const int every = config_.train().save_steps();
   view_.Print(absl::StrCat(

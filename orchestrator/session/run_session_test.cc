@@ -124,6 +124,19 @@ TEST_F(RunSessionTest, RecordsThatARunWithoutACheckpointBeginsAnew) {
               ContainsRegex("^[^\n]*\"kind\":\"restart\"[^\n]*begins anew[^\n]*\n$"));
 }
 
+TEST_F(RunSessionTest, OfARunThatGoesOnRecordsWhatItWarnsOfAtTheStepThatItIsAt) {
+  MakeRun();
+  const auto session = Session({"train.load_checkpoint=true"});
+  ASSERT_EQ(Start(*session), absl::OkStatus());
+  ASSERT_EQ(session->folder().BeginAfter(1), absl::OkStatus());
+  session->Begin(3);
+  session->Warn("of all of it");
+  EXPECT_THAT(scratch_.Read("run/events.jsonl"),
+              ContainsRegex("\"step\":1,\"kind\":\"restart\"[^\n]*the run goes on after step 1[^\n]*\n"
+                            "[^\n]*\"step\":1,\"kind\":\"warning\"[^\n]*of all of it"));
+  EXPECT_EQ(session->End(absl::OkStatus()), absl::OkStatus());
+}
+
 TEST_F(RunSessionTest, WarnsOfADateThatNoTemplateWrites) {
   const std::vector<std::string> plain = {
       "data.apply_chat_template=true", "data.template_date=2024-02-29",
