@@ -29,6 +29,18 @@ FlagTarget Mebibytes(std::optional<int64_t>* bytes) {
           .allowed = "whole mebibytes, at least 0"};
 }
 
+// An error of a configuration that says too little of a whole run, with the flags that plan what it says enough of.
+absl::Status WithServicesToPlan(const absl::Status& error, const RunConfig& config,
+                                const std::vector<std::string>& services) {
+  std::string flags;
+  for (const std::string& service : services) {
+    const absl::StatusOr<Program> program = ServiceProgram(service);
+    if (program.ok() && CheckFor(config, *program).ok()) absl::StrAppend(&flags, " --service=", service);
+  }
+  if (flags.empty()) return error;
+  return absl::Status(error.code(), absl::StrCat(error.message(), "; or", flags, " to plan no other service"));
+}
+
 }  // namespace
 
 CommandLine PlanCommandLine(PlanRequest* request) {
@@ -96,11 +108,13 @@ absl::Status LoadPlanRequest(PlanRequest* request) {
     QUARTET_RETURN_IF_ERROR(CheckFor(request->config, request->program));
     ResolveFor(request->program, &request->config);
   }
-  if (request->services.empty()) request->services = all;
+  const bool plans_all = request->services.empty();
+  if (plans_all) request->services = all;
   for (const std::string& service : request->services) {
     QUARTET_ASSIGN_OR_RETURN(const Program program, ServiceProgram(service));
     if (request->program == Program::kPpo) {
-      QUARTET_RETURN_IF_ERROR(CheckFor(request->config, program));
+      const absl::Status checked = CheckFor(request->config, program);
+      if (!checked.ok()) return plans_all ? WithServicesToPlan(checked, request->config, all) : checked;
     } else if (std::find(all.begin(), all.end(), service) == all.end()) {
       return absl::InvalidArgumentError(absl::StrCat("--service=", service,
                                                      " is not of --program=", RunProgramName(request->program),

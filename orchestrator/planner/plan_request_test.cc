@@ -17,6 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class PlanRequestTest : public ::testing::Test {
@@ -117,6 +118,14 @@ TEST_F(PlanRequestTest, NamesTheFlagThatIsWrong) {
   EXPECT_EQ(Error({"--process_mib=-1"}), "--process_mib is \"-1\"; allowed: whole mebibytes, at least 0");
   EXPECT_EQ(Error({"--format=json", "--tflops=2"}), "--tflops and --gb_per_second have no effect with --format=json");
   EXPECT_THAT(Error({"--service=reward"}), StartsWith("there is no service 'reward'"));
+}
+
+TEST_F(PlanRequestTest, NamesTheServicesThatCanBePlannedWhereTheRunIsNotWhole) {
+  const std::string error = Error({"--set=critic.pretrain="});
+  EXPECT_THAT(error, AllOf(StartsWith("critic.pretrain is not set"), HasSubstr("; or --service=rollout"),
+                           HasSubstr(" --service=policy_trainer"), Not(HasSubstr("--service=critic_trainer"))));
+  EXPECT_EQ(Error({"--set=critic.pretrain=", "--service=policy_trainer"}), "");
+  EXPECT_THAT(Error({"--set=critic.pretrain=", "--service=critic_trainer"}), Not(HasSubstr("--service=")));
 }
 
 TEST_F(PlanRequestTest, NamesTheModelThatCannotBePlanned) {
