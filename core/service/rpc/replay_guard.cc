@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
+#include "core/errors/exceptions.h"
 
 namespace quartet {
 namespace {
@@ -53,7 +54,7 @@ absl::Status ReplayGuard::DoOnce(const CallIdentity& identity, google::protobuf:
   }
   under_way_.push_back(identity);
   lock.unlock();
-  absl::Status status = work();
+  absl::Status status = CatchAll(work);  // whatever becomes of it, the call is not under way any more
   lock.lock();
   std::erase_if(under_way_, [&](const CallIdentity& other) { return AreOneCall(other, identity); });
   // Calls may overlap: a later one that has ended before stays the last.

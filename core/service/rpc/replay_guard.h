@@ -18,10 +18,10 @@ class ReplayGuard {
  public:
   // Does `work`, which fills in `reply`, unless the call is the last one that was applied: then `reply` is what was
   // answered. `work` returns only once nothing of it can have an effect any more. Work that fails had none, and may be
-  // asked for again. INVALID_ARGUMENT: no run_id, or sequence 0. FAILED_PRECONDITION: an epoch or a sequence lower than
-  // that of the run's last call, or the last call with another type of reply. UNAVAILABLE: the call is under way. For
-  // the epoch a run is what stands before the last '@' of run_id, behind which orchestrators that follow each other
-  // differ.
+  // asked for again; what it throws is an error like any other. INVALID_ARGUMENT: no run_id, or sequence 0.
+  // FAILED_PRECONDITION: an epoch or a sequence lower than that of the run's last call, or the last call with another
+  // type of reply. UNAVAILABLE: the call is under way. For the epoch a run is what stands before the last '@' of
+  // run_id, behind which orchestrators that follow each other differ.
   absl::Status DoOnce(const CallIdentity& identity, google::protobuf::MessageLite* reply,
                       absl::FunctionRef<absl::Status()> work);
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -93,6 +94,15 @@ TEST(ReplayGuard, LetsAFailedCallBeDoneAgain) {
   EXPECT_TRUE(absl::IsResourceExhausted(
       Do(guard, Identity(1), [] { return absl::ResourceExhaustedError("no room"); }).status()));
   EXPECT_FALSE(guard.last_applied().has_value());
+  EXPECT_EQ(*Do(guard, Identity(1), [] { return 7; }), 7u);
+}
+
+TEST(ReplayGuard, LetsACallThatThrewBeDoneAgain) {
+  ReplayGuard guard;
+  const absl::Status thrown = Do(guard, Identity(1), []() -> absl::StatusOr<uint64_t> {
+                                throw std::runtime_error("a thread cannot be had");
+                              }).status();
+  EXPECT_EQ(thrown, absl::InternalError("a thread cannot be had"));
   EXPECT_EQ(*Do(guard, Identity(1), [] { return 7; }), 7u);
 }
 
