@@ -270,7 +270,7 @@ TEST(Dispatcher, RefusesACallThatCouldNotEvenWaitAlone) {
             "the call asks for 12 sequences; at most 11 are allowed: the 8 that can run and rollout.max_waiting = 3");
 }
 
-// What goes to a rank must fit into a message of its pipe.
+// What goes to a rank must fit into a message of its lane.
 TEST(Dispatcher, CutsTheWorkOfACallIntoMessagesOfBoundedSize) {
   Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 8});
   const Caller caller(dispatcher, HeaderOf(1), PromptsOf(5, 60'000));

@@ -1,14 +1,15 @@
-// Between the leader's dispatcher and the ranks: work there, answers back. LibTorch-free.
+// Between the leader's dispatcher and the ranks: work there, answers back, as events of the ranks' lanes.
+// LibTorch-free.
 #pragma once
 
-#include <memory>
+#include <condition_variable>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "core/base/deadline.h"
 #include "core/service/ranks/group/rank_group.h"
-#include "core/service/ranks/rank_context.h"
 #include "rollout/dispatcher.h"
 #include "rollout/rank_worker.h"
 
@@ -16,30 +17,29 @@ namespace quartet {
 
 class RankLinks {
  public:
-  // All outlive it.
-  RankLinks(const RankContext& context, RankGroup& group, RankWorker& worker, Dispatcher& dispatcher)
-      : context_(context), group_(group), worker_(worker), dispatcher_(dispatcher) {}
-  // Waits for its threads, which end once dispatcher and worker are closed and the group has stopped.
+  // Registers with `group`. All outlive it.
+  RankLinks(RankGroup& group, RankWorker& worker, Dispatcher& dispatcher);
+  // Waits for its threads, which end once dispatcher and worker are closed.
   ~RankLinks();
 
-  // On the leader, after all ranks have met.
-  absl::Status Start();
-  // Once the dispatcher is closed: waits until this rank has done its last work, so that it may leave the others. Any
-  // thread.
-  void AwaitEnd();
+  // On every rank, once, after all have met.
+  void Start();
+  // Once the leader's dispatcher is closed: waits until this rank has done its last work, so that it may leave the
+  // others, but not for longer.
+  void AwaitEnd(const Deadline& until);
 
  private:
+  void Hear(int rank, const std::string& event);
+  void Lose(int rank);
   void Supply(int group);
-  void Listen(int rank);
 
-  const RankContext& context_;
   RankGroup& group_;
   RankWorker& worker_;
   Dispatcher& dispatcher_;
-  std::vector<std::shared_ptr<RankPipe>> pipes_;  // by rank; none to the leader itself
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool working_ = false;  // guarded by mutex_
   std::vector<std::thread> threads_;
-  std::mutex work_mutex_;
-  std::thread work_;  // guarded by work_mutex_
 };
 
 }  // namespace quartet

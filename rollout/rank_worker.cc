@@ -21,7 +21,7 @@
 namespace quartet {
 namespace {
 
-// Far below what a message of the pipe can hold, so that one further event fits.
+// Far below what a message of the lane can hold, so that one further event fits.
 constexpr size_t kMessageBytes = 1 << 20;
 
 class Answers {
@@ -78,7 +78,6 @@ RankWorker::RankWorker(const RolloutConfig& config, bool is_trained, const RankC
                        std::shared_ptr<grpc::ChannelCredentials> credentials)
     : config_(config), is_trained_(is_trained), context_(context), group_(group), credentials_(std::move(credentials)) {
   SetBudgets(context_, &ledger_);
-  group.RegisterPipe(kWorkPipe, [this](RankPipe& pipe) { Follow(pipe); });
   RegisterTyped<PullHeader, PullSummary>(group, kPullMethod, RankGroup::Kind::kConcurrent,
                                          [this](const auto& header, auto* summary) { return Pull(header, summary); });
   // No collective, but ranks that differ in their version must not go on together.
@@ -234,17 +233,6 @@ void RankWorker::Work(const std::function<void(RankEvents)>& answer) {
     if (!absl::IsCancelled(status)) group_.Break(status);
     return;
   }
-}
-
-// The follower's side, for as long as the leader lives.
-void RankWorker::Follow(RankPipe& pipe) {
-  const std::jthread reader([&] {
-    std::string message;
-    RankWork work;
-    while (pipe.Read(&message) && work.ParseFromString(message)) Put(std::move(work));
-    Close();
-  });
-  Work([&](const RankEvents& events) { pipe.Write(events.SerializeAsString()); });
 }
 
 absl::Status RankWorker::Pull(const PullHeader& header, PullSummary* summary) {

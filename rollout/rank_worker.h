@@ -42,8 +42,6 @@ inline constexpr char kAbortMethod[] = "rollout.abort";    // Nothing, Nothing
 inline constexpr char kSleepMethod[] = "rollout.sleep";    // SleepRequest without identity, SleepReply
 inline constexpr char kWakeMethod[] = "rollout.wake";      // Nothing, Nothing
 inline constexpr char kInfoMethod[] = "rollout.info";      // Nothing, RolloutRankInfo
-// The pipe of RankWork to a rank and RankEvents back.
-inline constexpr char kWorkPipe[] = "rollout.work";
 
 class RankWorker {
  public:
@@ -100,7 +98,6 @@ class RankWorker {
   std::deque<RankWork> TakeBatches(int64_t count);
   absl::Status Judge(const absl::Status& failure);
   absl::Status CheckLoaded() const;
-  void Follow(RankPipe& pipe);
 
   absl::Status Pull(const PullHeader& header, PullSummary* summary);
   absl::Status Commit(uint64_t version);

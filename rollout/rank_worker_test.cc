@@ -114,9 +114,9 @@ struct TestRank {
     config.set_tensor_parallel_size(ranks_per_engine);
     context.rank = rank;
     context.world_size = std::max(rank + 1, ranks_per_engine);
-    group = RankGroup::Create(context, nullptr, [this](const absl::Status& status) { broken = status; });
+    group = RankGroup::Create(context, {.on_broken = [this](const absl::Status& status) { broken = status; }});
     if (context.world_size == 1) {
-      EXPECT_TRUE(group->Start(absl::ZeroDuration()).ok());
+      EXPECT_TRUE(group->Start(nullptr, absl::ZeroDuration()).ok());
     }
     worker = std::make_unique<RankWorker>(config, /*is_trained=*/false, context, *group, nullptr);
     auto fake = std::make_unique<FakeEngine>();
@@ -150,8 +150,8 @@ int Sequences(const RankWorker::Result& result) {
 TEST(RankWorker, SaysThatItIsLoadingUntilItHasAnEngine) {
   RankContext context;
   context.world_size = 1;
-  const auto group = RankGroup::Create(context, nullptr, [](const absl::Status& why) { FAIL() << why; });
-  ASSERT_TRUE(group->Start(absl::ZeroDuration()).ok());
+  const auto group = RankGroup::Create(context, {.on_broken = [](const absl::Status& why) { FAIL() << why; }});
+  ASSERT_TRUE(group->Start(nullptr, absl::ZeroDuration()).ok());
   RankWorker worker(RolloutConfig(), /*is_trained=*/false, context, *group, nullptr);
   const auto ask = [&](const char* method) { return group->Run(method, {RankInput()}, Deadline::Never()).status(); };
   for (const char* method : {kInfoMethod, kPullMethod}) EXPECT_TRUE(absl::IsUnavailable(ask(method))) << method;
@@ -288,7 +288,7 @@ TEST(RankWorker, AnEngineThatWentToSleepByHalvesBreaksTheGroup) {
   EXPECT_TRUE(absl::IsInternal(rank.broken)) << rank.broken;
 }
 
-TEST(RankWorker, AnswersInMessagesThatAPipeCanCarry) {
+TEST(RankWorker, AnswersInMessagesThatALaneCanCarry) {
   TestRank rank;
   rank.engine->answer_tokens = 150'000;  // 450 kB each
   for (uint64_t call = 1; call < 9; ++call) rank.worker->Put(WorkOf(call, 1));

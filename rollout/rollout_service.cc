@@ -1,6 +1,6 @@
 // The leader checks every call and hands it to the dispatcher, whose work goes to the ranks of each engine: to itself,
-// and to the others through pipes. Forwards and commits run on the executor threads, commits only while no rank makes a
-// forward; pulling weights and describing the service run beside them.
+// and to the others over their lanes. Forwards and commits run on the executor threads, commits only while no rank
+// makes a forward; pulling weights and describing the service run beside them.
 
 #include "rollout/rollout_service.h"
 
@@ -72,7 +72,7 @@ class RolloutService final : public RankService,
                      .max_waiting = config.rollout().max_waiting(),
                      .max_calls = config.rollout().max_calls(),
                      .max_guest_reply_bytes = config.rollout().http().max_bodies_bytes()}),
-        links_(context, group, worker_, dispatcher_),
+        links_(group, worker_, dispatcher_),
         generate_calls_(this, &dispatcher_, context.batch_limits, config.rollout().max_calls()) {}
 
   ~RolloutService() override {
@@ -92,9 +92,9 @@ class RolloutService final : public RankService,
     const std::string folder = std::filesystem::path(config_.rollout().pretrain()).filename().string();
     AddRolloutFigures(*state, served.empty() ? folder : served, families);
   }
-  void EndWork() override {
+  void EndWork(const Deadline& until) override {
     dispatcher_.Close();
-    links_.AwaitEnd();
+    links_.AwaitEnd(until);
   }
 
   // On the leader, where the configuration says so; answers UNAVAILABLE until Load.
@@ -123,7 +123,7 @@ class RolloutService final : public RankService,
     QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<RolloutEngine> engine,
                              RolloutEngine::Load(options, context_, worker_.ledger(), tokenizer_.get()));
     QUARTET_RETURN_IF_ERROR(worker_.Use(std::move(engine)));
-    if (group_.is_leader()) QUARTET_RETURN_IF_ERROR(links_.Start());
+    links_.Start();
     face_.SetLoaded();
     if (http_ != nullptr) {
       QUARTET_LOG(kInfo) << "HTTP on " << http_->address() << " for model \""
@@ -429,9 +429,9 @@ class RolloutService final : public RankService,
   int64_t rows_ = 0;                      // of the embedding
   RankWorker worker_;
   ReplayGuard guard_;
-  Dispatcher dispatcher_;            // on the leader
-  RankLinks links_;                  // likewise
-  GenerateCalls generate_calls_;     // likewise
+  Dispatcher dispatcher_;  // on the leader
+  RankLinks links_;
+  GenerateCalls generate_calls_;     // on the leader
   std::unique_ptr<HttpFront> http_;  // of the leader, or null
 
   // The leader: one update call at a time.

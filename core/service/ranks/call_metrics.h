@@ -1,12 +1,15 @@
-// How long a server's calls take, by method and how they end, for Prometheus. From the moment a call is there to its
-// status; a call that is cut off has none.
+// A server's calls: how many there are, and for Prometheus how long they take, by method and how they end. From the
+// moment a call is there to its status; a call that is cut off has none. Lanes between ranks are no calls.
 #pragma once
 
 #include <grpcpp/support/server_interceptor.h>
 #include <prometheus/registry.h>
 
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 
+#include "core/base/deadline.h"
 #include "core/metrics/families.h"
 
 namespace quartet {
@@ -19,12 +22,20 @@ class CallMetrics {
   // For ServerBuilder::experimental().SetInterceptorCreators. It must not outlive this.
   std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> Interceptor();
 
+  // Whether no call is left by then.
+  bool AwaitNone(const Deadline& until);
+
   // quartet_grpc_server_handling_seconds, quartet_grpc_server_in_flight.
   MetricFamilies Collect() const;
 
  private:
   friend class CallTimer;
 
+  void Count(int calls);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int calls_ = 0;  // guarded by mutex_
   prometheus::Registry registry_;
   prometheus::Family<prometheus::Histogram>& handling_;
   prometheus::Family<prometheus::Gauge>& in_flight_;

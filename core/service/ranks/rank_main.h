@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/deadline.h"
 #include "core/metrics/families.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "core/service/ranks/rank_context.h"
@@ -28,8 +29,8 @@ class RankService {
   // From any thread.
   virtual void EndCalls(const absl::Status& /*status*/) {}
   // The server shuts down, and no call is left: what the ranks do together beside calls is to end, while all of them
-  // are still there. Before the group stops.
-  virtual void EndWork() {}
+  // are still there, or by then. Before the lanes close.
+  virtual void EndWork(const Deadline& /*until*/) {}
   // After Load, from any thread: whether the rank can do its work. While it cannot, it reports NOT_SERVING.
   virtual bool IsReady() const { return true; }
   // From any thread, at any time: adds the service's own figures for Prometheus. It waits for no work of the ranks.

@@ -34,7 +34,6 @@
 #include "core/service/ranks/addresses/rendezvous.h"
 #include "core/service/ranks/call_metrics.h"
 #include "core/service/ranks/group/rank_group.h"
-#include "core/service/ranks/lifeline.h"
 #include "core/service/ranks/trace_service.h"
 #include "core/service/rpc/batch_limits.h"
 #include "core/service/rpc/call_deadline.h"
@@ -47,7 +46,7 @@ namespace quartet {
 namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
-// How long calls that have been told to end may take to say so to their clients.
+// How long calls that have been told to end may take to say so to their clients, and this rank to say so to others.
 constexpr absl::Duration kLastWords = absl::Milliseconds(500);
 // How long the launcher, which knows how a rank ended, gets to say so before others say only that it is gone.
 constexpr std::chrono::seconds kPrecedence{2};
@@ -94,11 +93,10 @@ class RankServerImpl final : public RankServer {
                                       placement.max_call_bytes(), placement.max_calls_bytes());
     context_.batch_limits = batch_limits_.get();
 
-    group_ = RankGroup::Create(context_, channel_credentials_, [this](const absl::Status& s) { Broken(s); });
+    group_ = RankGroup::Create(context_, {.on_broken = [this](const absl::Status& s) { Broken(s); },
+                                          .on_lost = [this](const absl::Status& s) { OnLost(s); },
+                                          .on_leave = [this](const std::string& why) { OnLeave(why); }});
     trace_ = std::make_unique<TraceService>(context_, *group_);
-    lifeline_ = std::make_unique<Lifeline>(
-        *group_, Lifeline::Callbacks{.on_broken = [this](const absl::Status& s) { OnLost(s); },
-                                     .on_leave = [this](const std::string& why) { OnLeave(why); }});
     QUARTET_ASSIGN_OR_RETURN(service_, options_.service.create(options_.config, context_, *group_));
 
     static std::once_flag reflection;
@@ -120,11 +118,9 @@ class RankServerImpl final : public RankServer {
     quota.Resize(size_t{2} << 30);
     quota.SetMaxThreads(1024);
     builder.SetResourceQuota(quota);
-    if (place.rank == 0 && !placement.metrics_listen().empty()) {
-      std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-      interceptors.push_back(call_metrics_.Interceptor());
-      builder.experimental().SetInterceptorCreators(std::move(interceptors));
-    }
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+    interceptors.push_back(call_metrics_.Interceptor());
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
     health_ = std::make_unique<HealthService>(std::set<std::string>{FullName()},
                                               [this] { return !unfit_ && service_->IsReady(); });
     builder.RegisterService(health_.get());
@@ -177,21 +173,22 @@ class RankServerImpl final : public RankServer {
     metrics_ = nullptr;
     if (health_ != nullptr) health_->Close();
     gate_.Close();
-    if (lifeline_ != nullptr) lifeline_->Leave(why, broken_);
+    if (group_ != nullptr) group_->Announce(why, broken_);
     if (server_ != nullptr) {
-      std::promise<void> ended;
-      std::thread last_words([&] {
-        if (ended.get_future().wait_for(absl::ToChronoMilliseconds(grace)) == std::future_status::ready) return;
+      const Deadline grace_end = Deadline::In(grace), end = Deadline::In(grace + kLastWords);
+      if (listener_ != nullptr) listener_->Stop();
+      // Takes no new calls from now on; returns once none is left, and no lane.
+      std::thread shutdown([&] { server_->Shutdown(FromNow(grace + kLastWords)); });
+      if (!call_metrics_.AwaitNone(grace_end) || !group_->AwaitCalls(grace_end)) {
         const absl::Status status = absl::UnavailableError(absl::StrCat("the ", context_.service, " stops: ", why));
         group_->EndCalls(status);
         service_->EndCalls(status);
-      });
-      if (listener_ != nullptr) listener_->Stop();
-      server_->Shutdown(FromNow(grace + kLastWords));  // returns as soon as no call is left
-      ended.set_value();
-      last_words.join();
+        call_metrics_.AwaitNone(end);
+      }
+      service_->EndWork(end);
+      group_->CloseLanes(Deadline::In(kLastWords));
+      shutdown.join();
       if (!calls_ended_.exchange(true) && options_.on_calls_ended) options_.on_calls_ended();
-      service_->EndWork();
     }
     if (group_ != nullptr) group_->Stop();
   }
@@ -235,7 +232,7 @@ class RankServerImpl final : public RankServer {
   void Broken(const absl::Status& status) {
     if (stopping_ || broken_.exchange(true)) return;
     unfit_ = true;
-    lifeline_->Announce(absl::StrCat(context_.rank == 0 ? "" : Name() + ": ", status.message()), /*broken=*/true);
+    group_->Announce(absl::StrCat(context_.rank == 0 ? "" : Name() + ": ", status.message()), /*broken=*/true);
     if (options_.on_broken) options_.on_broken(status);
   }
 
@@ -279,11 +276,12 @@ class RankServerImpl final : public RankServer {
   // All ranks know each other afterwards.
   absl::Status Meet() {
     const Deadline deadline = Deadline::In(options_.connect_timeout);
+    std::shared_ptr<grpc::Channel> channel;
     if (context_.rank == 0) {
       gate_.Open(local_store_.get());
     } else {
       QUARTET_ASSIGN_OR_RETURN(const std::string leader, FindLeader(deadline));
-      std::shared_ptr<grpc::Channel> channel = MakeChannel(leader, channel_credentials_);
+      channel = MakeChannel(leader, channel_credentials_);
       while (!channel->WaitForConnected(FromNow(kPoll))) {
         if (stopping_) return absl::CancelledError("stopped before rank 0 was reached");
         if (deadline.passed()) {
@@ -296,8 +294,7 @@ class RankServerImpl final : public RankServer {
       remote_store_ = MakeRemoteStore(channel);
       gate_.Open(remote_store_.get());
     }
-    QUARTET_RETURN_IF_ERROR(group_->Start(std::max(deadline.left(), absl::Seconds(1))));
-    QUARTET_RETURN_IF_ERROR(lifeline_->Start());
+    QUARTET_RETURN_IF_ERROR(group_->Start(channel, std::max(deadline.left(), absl::Seconds(1))));
     if (context_.rank == 0 && !options_.leader_file.empty()) {
       // All have read it. The folder is the launcher's, made for this file; it goes too, should the launcher be killed.
       std::error_code ignored;
@@ -314,9 +311,9 @@ class RankServerImpl final : public RankServer {
     std::thread loader([&] {
       mine = Prefixed(Name() + ": cannot load", group_->RunHere([this] { return service_->Load(); }));
       done = true;
-      lifeline_->ReportLoad(mine);
+      group_->ReportLoad(mine);
     });
-    absl::Status all = lifeline_->WaitUntilAllLoaded();
+    absl::Status all = group_->WaitUntilAllLoaded();
     // The load cannot be broken off. Another rank's error is reported at once: this rank may be in a collective that
     // will not end.
     if (!all.ok() && !done) Broken(all);
@@ -346,7 +343,6 @@ class RankServerImpl final : public RankServer {
   std::unique_ptr<RendezvousService> rendezvous_;
   std::unique_ptr<RankGroup> group_;
   std::unique_ptr<TraceService> trace_;
-  std::unique_ptr<Lifeline> lifeline_;
   std::unique_ptr<RankService> service_;
   std::unique_ptr<LocalListener> listener_;  // where other users of this host are kept out
   CallMetrics call_metrics_;

@@ -376,6 +376,7 @@ TEST(Process, ACallerIsToldWhichRankIsStopped) {
   toy.Address();
   const pid_t stopped = toy.PidOfRank(1);
   ASSERT_GT(stopped, 0);
+  absl::SleepFor(absl::Milliseconds(200));  // of what it has said, another rank may still believe that it is there
   kill(stopped, SIGSTOP);
   for (const auto& [timeout, what] : {std::pair(3, ": not all ranks were ready in time: rank 1 (127.0.0.1:"),
                                       std::pair(300, ") has not answered for 15s: stopped, or its host is gone")}) {

@@ -10,8 +10,8 @@ namespace {
 // The leader may have loaded before another rank has, and asks one whose load has failed until that has ended.
 TEST(TrainerCalls, SayThatARankIsLoadingUntilItHasAnEngine) {
   const RankContext context;
-  const auto group = RankGroup::Create(context, nullptr, [](const absl::Status& why) { FAIL() << why; });
-  ASSERT_TRUE(group->Start(absl::ZeroDuration()).ok());
+  const auto group = RankGroup::Create(context, {.on_broken = [](const absl::Status& why) { FAIL() << why; }});
+  ASSERT_TRUE(group->Start(nullptr, absl::ZeroDuration()).ok());
   const TrainerCalls calls("policy", "actor", TrainerConfig(), "/run", {}, HeadKind::kVocabulary, SmolLm2(),
                            SmolLm2().vocab_size, context, *group);
   for (const char* method :

@@ -1,9 +1,11 @@
 #include "core/service/ranks/group/own_rank.h"
 
+#include <future>
+#include <memory>
+#include <thread>
 #include <utility>
 
 #include "core/base/logging.h"
-#include "core/base/status_macros.h"
 #include "core/errors/exceptions.h"
 
 namespace quartet {
@@ -17,49 +19,44 @@ const RankMethod* OwnRank::Find(const std::string& name) const {
   return found == methods_.end() ? nullptr : &found->second;
 }
 
-std::shared_ptr<HandlerRun> OwnRank::Start(const RankMethod& method, uint64_t number, RankInput input, bool asks,
-                                           std::jthread* beside) {
-  auto run = std::make_shared<HandlerRun>(method.handler, std::move(input), asks);
-  std::function<void()> work = HandlerRun::WorkOf(run);
-  if (method.kind != RankGroup::Kind::kConcurrent) {
-    executor_.SubmitNumbered(number, std::move(work));
-  } else if (!stopping_) {
-    const absl::Status started = CatchAll([&] {
-      *beside = std::jthread(work);
-      return absl::OkStatus();
-    });
-    if (!started.ok()) run->Withdraw(started);
+absl::Status OwnRank::Start(bool beside, std::function<void()> work) {
+  if (!beside) {
+    executor_.Put(std::move(work));
+    return absl::OkStatus();
   }
-  return run;
+  const std::lock_guard lock(mutex_);
+  const absl::Status started = CatchAll([&] {
+    std::thread([this, work = std::move(work)]() mutable {
+      work();
+      work = nullptr;
+      const std::lock_guard end(mutex_);
+      --beside_;
+      changed_.notify_all();
+    }).detach();
+    return absl::OkStatus();
+  });
+  beside_ += started.ok();
+  return started;
 }
 
 absl::Status OwnRank::RunHere(const std::function<absl::Status()>& work) {
-  const RankGroup::Handler handler = [&work](const RankInput&) -> absl::StatusOr<RankOutput> {
-    QUARTET_RETURN_IF_ERROR(work());
-    return RankOutput();
-  };
-  const auto run = std::make_shared<HandlerRun>(handler, RankInput());
-  if (executor_.IsOwnThread()) {
-    HandlerRun::WorkOf(run)();
-  } else {
-    executor_.Submit(HandlerRun::WorkOf(run));
+  if (executor_.IsThis()) return CatchAll(work);
+  auto task = std::make_shared<std::packaged_task<absl::Status()>>([&work] { return CatchAll(work); });
+  std::future<absl::Status> done = task->get_future();
+  executor_.Put([task = std::move(task)] { (*task)(); });
+  try {
+    return done.get();
+  } catch (const std::future_error&) {  // it was dropped
+    return absl::CancelledError("this rank is stopping");
   }
-  return run->Wait().status();
-}
-
-void OwnRank::EndCalls(const absl::Status& status) {
-  const std::lock_guard lock(end_mutex_);
-  end_.Update(status);
-}
-
-absl::Status OwnRank::end() const {
-  const std::lock_guard lock(end_mutex_);
-  return end_;
 }
 
 void OwnRank::Stop() {
-  Refuse();
-  executor_.Stop();
+  const std::lock_guard stop_lock(stop_mutex_);
+  executor_.Drop();
+  executor_.End();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return beside_ == 0; });
 }
 
 }  // namespace quartet

@@ -1,57 +1,50 @@
 // What this rank does by itself for its group's calls: the methods that it knows, and the threads that run them.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
+#include <condition_variable>
 #include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 
 #include "absl/status/status.h"
-#include "core/service/ranks/group/handler_run.h"
-#include "core/service/ranks/group/rank_executor.h"
 #include "core/service/ranks/group/rank_group.h"
+#include "core/service/ranks/group/serial_thread.h"
 
 namespace quartet {
 
 struct RankMethod {
   RankGroup::Kind kind;
   RankGroup::Handler handler;
+  bool beside() const { return kind == RankGroup::Kind::kConcurrent; }
 };
 
 // Thread safe once all methods are registered.
 class OwnRank {
  public:
+  ~OwnRank() { Stop(); }
+
   void Register(const std::string& name, RankGroup::Kind kind, RankGroup::Handler handler);
   // Null: there is none.
   const RankMethod* Find(const std::string& name) const;
 
-  // A run of the method's handler: on the executor thread in the order of the numbers, or, where it is concurrent, on
-  // `beside`, which the caller keeps. `asks` as HandlerRun's; that thread waits with it.
-  std::shared_ptr<HandlerRun> Start(const RankMethod& method, uint64_t number, RankInput input, bool asks,
-                                    std::jthread* beside);
+  // Runs `work` on the executor thread, behind what came before; or beside it, at once, on a thread of its own. Nobody
+  // waits for it but Stop. RESOURCE_EXHAUSTED: there is no such thread.
+  absl::Status Start(bool beside, std::function<void()> work);
   // RankGroup::RunHere.
   absl::Status RunHere(const std::function<absl::Status()>& work);
 
-  // Calls are not waited for any longer: end() says why.
-  void EndCalls(const absl::Status& status);
-  absl::Status end() const;
-
-  // Nothing new begins.
-  void Refuse() { stopping_ = true; }
-  // Refuse, and waits for what runs on the executor thread. Idempotent.
+  // Drops what has not begun and waits for what runs. Idempotent; not from the executor.
   void Stop();
-  bool stopping() const { return stopping_; }
 
  private:
   std::map<std::string, RankMethod> methods_;
-  std::atomic<bool> stopping_ = false;
-  mutable std::mutex end_mutex_;
-  absl::Status end_;  // guarded by end_mutex_
-  RankExecutor executor_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int beside_ = 0;  // threads; guarded by mutex_
+  // The one thread of this rank that enters LibTorch and collectives.
+  SerialThread<std::function<void()>> executor_{[](const std::function<void()>& work) { work(); }};
+  std::mutex stop_mutex_;  // one Stop at a time
 };
 
 }  // namespace quartet

@@ -1,60 +1,55 @@
 #include "core/service/ranks/group/rank_group.h"
 
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 #include <grpcpp/server_context.h>
 
+#include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <mutex>
-#include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/logging.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
 #include "core/comm/agreed_error.h"
-#include "core/service/ranks/group/leader_call.h"
+#include "core/errors/exceptions.h"
+#include "core/service/ranks/group/lane_parts.h"
+#include "core/service/ranks/group/leader_calls.h"
 #include "core/service/ranks/group/own_rank.h"
-#include "core/service/ranks/group/rank_pipe.h"
-#include "core/service/rpc/call_deadline.h"
-#include "core/service/rpc/credentials.h"
+#include "core/service/ranks/group/serial_thread.h"
 #include "core/service/rpc/status_conversion.h"
+#include "core/service/rpc/wire_text.h"
 #include "proto/rank.grpc.pb.h"
 
 namespace quartet {
 namespace {
 
-// How often a follower looks whether anybody still waits for what it does.
-constexpr absl::Duration kTurnPoll = absl::Milliseconds(100);
-
-absl::Status CheckSizes(const std::string& method, int rank, const RankInput& input) {
-  if (input.header.size() > kMaxRankItemBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(method, ": the header for rank ", rank, " has ", input.header.size(),
-                                                   " bytes; at most ", kMaxRankItemBytes, " fit into a message"));
-  }
-  for (size_t i = 0; i < input.items.size(); ++i) {
-    if (input.items[i].size() > kMaxRankItemBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(method, ": item ", i, " for rank ", rank, " has ",
-                                                     input.items[i].size(), " bytes; at most ", kMaxRankItemBytes,
-                                                     " fit into a message"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 class RankGroupImpl final : public RankGroup, private Rank::Service {
  public:
-  RankGroupImpl(const RankContext& context, std::shared_ptr<grpc::ChannelCredentials> credentials,
-                std::function<void(const absl::Status&)> on_broken)
-      : context_(context), credentials_(std::move(credentials)), on_broken_(std::move(on_broken)) {
-    endpoints_.resize(context.world_size);
-    endpoints_[context.rank] = context.endpoint;
-    NameRanks();
+  RankGroupImpl(const RankContext& context, Callbacks callbacks)
+      : context_(context),
+        callbacks_(std::move(callbacks)),
+        endpoints_(context.world_size),
+        calls_(context.world_size, context.collective_timeout, own_,
+               [this](int rank, ToRank message) { Say(rank, std::move(message)); }),
+        joined_(context.world_size),
+        lanes_(context.world_size) {
+    joined_[context.rank] = endpoints_[context.rank] = context.endpoint;
   }
 
   ~RankGroupImpl() override { Stop(); }
+
+  int rank() const override { return context_.rank; }
+  int world_size() const override { return context_.world_size; }
+  const std::vector<std::string>& endpoints() const override { return endpoints_; }
 
   void Register(const std::string& method, Kind kind, Handler handler) override {
     if (kind != Kind::kConcurrent) {
@@ -66,37 +61,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     own_.Register(method, kind, std::move(handler));
   }
 
-  void RegisterPipe(const std::string& name, PipeHandler handler) override {
-    QUARTET_CHECK(pipe_handlers_.emplace(name, std::move(handler)).second) << name << " is there already";
-  }
-
-  grpc::Service* service() override { return static_cast<Rank::Service*>(this); }
-
-  absl::Status Start(absl::Duration timeout) override {
-    endpoints_[rank()] = context_.endpoint;
-    const Deadline deadline = Deadline::In(timeout);
-    if (world_size() > 1) {
-      const auto key = [](int rank) { return absl::StrCat("rank_group/endpoint/", rank); };
-      QUARTET_RETURN_IF_ERROR(context_.store->Set(key(rank()), context_.endpoint));
-      std::vector<std::string> keys;
-      for (int r = 0; r < world_size(); ++r) keys.push_back(key(r));
-      QUARTET_ASSIGN_OR_RETURN(endpoints_, Prefixed("not all ranks came", context_.store->Wait(keys, timeout)));
-    }
-    NameRanks();
-    for (int r = 1; r < world_size() && is_leader(); ++r) {
-      std::shared_ptr<grpc::Channel> channel = MakeChannel(endpoints_[r], credentials_);
-      if (!channel->WaitForConnected(FromNow(deadline.left()))) {
-        return absl::UnavailableError(absl::StrCat(names_[r], ": cannot be connected to"));
-      }
-      stubs_.push_back(Rank::NewStub(channel));
-    }
-    started_ = true;
-    return absl::OkStatus();
-  }
-
-  int rank() const override { return context_.rank; }
-  int world_size() const override { return context_.world_size; }
-  const std::vector<std::string>& endpoints() const override { return endpoints_; }
+  void OnEvents(Events events) override { events_ = std::move(events); }
 
   absl::StatusOr<std::vector<RankOutput>> Run(const std::string& method, std::vector<RankInput> inputs,
                                               const Deadline& deadline) override {
@@ -107,172 +72,422 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       return absl::InternalError(absl::StrCat(method, ": ", inputs.size(), " inputs for ", world_size(), " ranks"));
     }
     if (!started_) return absl::FailedPreconditionError(absl::StrCat(method, ": the ranks are not connected yet"));
-    for (int r = 0; r < world_size(); ++r) QUARTET_RETURN_IF_ERROR(CheckSizes(method, r, inputs[r]));
-    QUARTET_RETURN_IF_ERROR(own_.end());
-    if (own_.stopping()) return absl::UnavailableError(absl::StrCat(method, ": the service is stopping"));
-    LeaderCall call(method, *found, std::move(inputs), deadline, context_.collective_timeout, stubs_, names_, own_,
-                    last_number_);
-    absl::StatusOr<std::vector<RankOutput>> outputs = call.Run();
-    if (!call.broken().ok()) Break(call.broken());
+    for (int r = 0; r < world_size(); ++r) QUARTET_RETURN_IF_ERROR(Prefixed(method, CheckSizes(r, inputs[r])));
+    absl::Status broken;
+    absl::StatusOr<std::vector<RankOutput>> outputs = calls_.Run(method, *found, std::move(inputs), deadline, &broken);
+    if (!broken.ok()) Break(broken);
     return outputs;
   }
 
-  absl::StatusOr<std::shared_ptr<RankPipe>> OpenPipe(int rank, const std::string& name) override {
-    if (rank < 1 || rank > static_cast<int>(stubs_.size())) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("no pipe '", name, "' to rank ", rank, ": only rank 0 opens pipes, to ranks that it has met"));
+  void SendEvent(int rank, std::string event) override {
+    if (is_leader()) {
+      ToRank message;
+      message.set_event(std::move(event));
+      Say(rank, std::move(message));
+    } else {
+      FromRank message;
+      message.set_event(std::move(event));
+      SayToLeader(std::move(message));
     }
-    auto pipe = std::make_shared<LeaderPipe>(*stubs_[rank - 1], name);
-    std::lock_guard<std::mutex> lock(pipes_mutex_);
-    if (own_.stopping()) pipe->Cancel();
-    pipes_.push_back(pipe);
-    return pipe;
   }
 
-  void EndCalls(const absl::Status& status) override { own_.EndCalls(status); }
-
   void Break(const absl::Status& status) override {
-    if (own_.stopping() || broken_.exchange(true)) return;
-    own_.Refuse();
-    if (on_broken_) on_broken_(status);
+    if (stopped_ || broken_.exchange(true)) return;
+    calls_.Refuse(Unusable(status.message()));
+    if (callbacks_.on_broken) callbacks_.on_broken(status);
   }
 
   absl::Status RunHere(const std::function<absl::Status()>& work) override { return own_.RunHere(work); }
 
-  void Stop() override {
-    own_.Refuse();
-    {
-      std::lock_guard<std::mutex> lock(pipes_mutex_);
-      for (const auto& pipe : pipes_) pipe->Cancel();
+  grpc::Service* service() override { return static_cast<Rank::Service*>(this); }
+
+  absl::Status Start(std::shared_ptr<grpc::Channel> leader, absl::Duration timeout) override {
+    if (!is_leader()) Join(std::move(leader));
+    std::unique_lock lock(mutex_);
+    if (is_leader()) Welcome();
+    changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout), [this] { return welcome_ || !lost_.ok() || leaving_; });
+    if (!lost_.ok()) return lost_;
+    if (leaving_) return absl::CancelledError("this rank is stopping");
+    if (!welcome_) {
+      std::vector<int> missing;
+      for (int r = 1; r < world_size() && is_leader(); ++r) {
+        if (joined_[r].empty()) missing.push_back(r);
+      }
+      return absl::DeadlineExceededError(absl::StrCat("not all ranks came within ", absl::FormatDuration(timeout),
+                                                      is_leader() ? ": missing: rank " : ", as far as rank 0 knows",
+                                                      absl::StrJoin(missing, ", rank ")));
     }
+    endpoints_ = joined_;
+    std::vector<std::string> names;
+    for (int r = 0; r < world_size(); ++r) names.push_back(NameOf(r));
+    lock.unlock();
+    calls_.Name(names);
+    started_ = true;
+    return absl::OkStatus();
+  }
+
+  void ReportLoad(const absl::Status& status) override {
+    const std::string error = WireText(status.message());
+    const std::lock_guard lock(mutex_);
+    if (is_leader()) return status.ok() ? AddLoaded() : AddLoadError(error);
+    FromRank message;
+    if (status.ok()) {
+      message.set_loaded(true);
+    } else {
+      message.set_load_error(error);
+    }
+    lane_->outbox.Put(std::move(message));
+  }
+
+  absl::Status WaitUntilAllLoaded() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return all_loaded_ || !load_error_.empty() || !lost_.ok() || leaving_; });
+    if (!load_error_.empty()) return absl::AbortedError(load_error_);
+    if (!lost_.ok()) return lost_;
+    return all_loaded_ ? absl::OkStatus() : absl::CancelledError("this rank is stopping");
+  }
+
+  void Announce(const std::string& why, bool broken) override {
+    LaneLeaves leaves;
+    leaves.set_why(WireText(why));
+    leaves.set_broken(broken);
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(leaving_, true)) return;
+    FromRank from;
+    *from.mutable_leaves() = leaves;
+    if (lane_ != nullptr) lane_->outbox.Put(std::move(from));
+    ToRank to;
+    *to.mutable_leaves() = leaves;
+    SayToAll(to);
+    changed_.notify_all();
+  }
+
+  bool AwaitCalls(const Deadline& until) override {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, until.time(), [this] { return running_.empty(); });
+  }
+
+  void EndCalls(const absl::Status& status) override {
+    calls_.End(status);
+    std::unique_lock lock(mutex_);
+    end_.Update(status);
+    const std::set<uint64_t> running = running_;
+    lock.unlock();
+    for (const uint64_t call : running) Answer(call, status);
+  }
+
+  void CloseLanes(const Deadline& until) override {
+    Announce("it is not used any more", /*broken=*/false);
+    if (is_leader()) {
+      calls_.AwaitHearing(until);
+      const std::lock_guard lock(mutex_);
+      for (const LeaderEnd& lane : lanes_) {
+        if (lane.context != nullptr) lane.context->TryCancel();
+      }
+      return;
+    }
+    std::unique_lock lock(mutex_);
+    if (lane_ == nullptr || !lane_->reader.joinable()) return;
+    lane_->outbox.Close();  // the leader ends the lane then
+    changed_.wait_until(lock, until.time(), [this] { return lane_ended_; });
+    lock.unlock();
+    lane_->context.TryCancel();
+    lane_->reader.join();
+  }
+
+  void Stop() override {
+    calls_.Refuse(absl::UnavailableError("the service is stopping"));
+    stopped_ = true;
+    CloseLanes(Deadline::In(absl::ZeroDuration()));
     own_.Stop();
+    std::unique_lock lock(mutex_);
+    std::vector<std::thread> callbacks = std::exchange(running_callbacks_, {});
+    lock.unlock();
+    for (std::thread& callback : callbacks) callback.join();
   }
 
  private:
-  void NameRanks() {
-    names_.clear();
-    for (int r = 0; r < world_size(); ++r) {
-      names_.push_back(absl::StrCat("rank ", r, endpoints_[r].empty() ? "" : absl::StrCat(" (", endpoints_[r], ")")));
+  // The leader's end of a lane, which lives on the stack of its handler.
+  struct LeaderEnd {
+    grpc::ServerContext* context = nullptr;
+    SerialThread<ToRank>* outbox = nullptr;  // writes, so that nobody who says something waits
+    bool left = false;                       // it said so
+  };
+  // A follower's.
+  struct FollowerEnd {
+    explicit FollowerEnd(std::shared_ptr<grpc::Channel> leader)
+        : stub(Rank::NewStub(leader)), stream(stub->Lane(&context)) {}
+    grpc::ClientContext context;
+    const std::unique_ptr<Rank::Stub> stub;
+    const std::unique_ptr<grpc::ClientReaderWriter<FromRank, ToRank>> stream;
+    // What cannot be written, the reader hears of.
+    SerialThread<FromRank> outbox{[this](const FromRank& message) { stream->Write(message); },
+                                  [this] { stream->WritesDone(); }};
+    std::thread reader;
+  };
+
+  std::string NameOf(int rank) const {
+    return absl::StrCat("rank ", rank, joined_[rank].empty() ? "" : absl::StrCat(" (", joined_[rank], ")"));
+  }
+
+  static absl::Status Unusable(absl::string_view why) {
+    return absl::UnavailableError(absl::StrCat("the ranks cannot work together any more: ", why));
+  }
+
+  void Say(int rank, ToRank message) {
+    const std::lock_guard lock(mutex_);
+    if (lanes_[rank].outbox != nullptr) lanes_[rank].outbox->Put(std::move(message));
+  }
+  void SayToLeader(FromRank message) {
+    if (lane_ != nullptr) lane_->outbox.Put(std::move(message));
+  }
+
+  // Under the lock, as what follows.
+  void SayToAll(const ToRank& message) {
+    for (const LeaderEnd& lane : lanes_) {
+      if (lane.outbox != nullptr) lane.outbox->Put(message);
     }
   }
 
-  // A follower's side of a call.
-  grpc::Status Execute(grpc::ServerContext* context,
-                       grpc::ServerReaderWriter<RankReply, RankRequest>* stream) override {
-    return ToGrpc([&] { return DoExecute(context, stream); });
+  // Once all have joined.
+  void Welcome() {
+    changed_.notify_all();
+    if (welcome_ || std::count(joined_.begin() + 1, joined_.end(), "") > 0) return;
+    ToRank message;
+    message.mutable_welcome()->mutable_endpoints()->Assign(joined_.begin(), joined_.end());
+    SayToAll(message);
+    welcome_ = true;
   }
 
-  grpc::Status DoExecute(grpc::ServerContext* context, grpc::ServerReaderWriter<RankReply, RankRequest>* stream) {
-    if (is_leader()) return {grpc::StatusCode::FAILED_PRECONDITION, "this is rank 0, which nobody else leads"};
-    RankRequest request;
-    if (!stream->Read(&request) || !request.has_begin()) {
-      return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not `begin`"};
-    }
-    const std::string name = request.begin().method();
-    const RankMethod* found = own_.Find(name);
-    if (found == nullptr) return {grpc::StatusCode::UNIMPLEMENTED, "no method '" + name + "' is registered"};
-    RankInput input;
-    const uint64_t num_items = request.begin().num_items();
-    input.header = std::move(*request.mutable_begin()->mutable_header());
-    while (input.items.size() < num_items) {
-      if (!stream->Read(&request) || request.kind_case() != RankRequest::kItem) {
-        return {grpc::StatusCode::INVALID_ARGUMENT,
-                absl::StrCat("expected ", num_items, " items, received ", input.items.size())};
+  void AddLoaded() {
+    if (++loaded_ < world_size()) return;
+    ToRank message;
+    message.set_all_loaded(true);
+    SayToAll(message);
+    all_loaded_ = true;
+    changed_.notify_all();
+  }
+
+  void AddLoadError(const std::string& error) {
+    if (!load_error_.empty()) return;
+    load_error_ = error;
+    ToRank message;
+    message.set_load_error(error);
+    SayToAll(message);
+    changed_.notify_all();
+  }
+
+  // Runs a callback of this rank, which may take its time.
+  void Call(std::function<void()> callback) { running_callbacks_.emplace_back(std::move(callback)); }
+
+  void Lose(const absl::Status& status) {
+    Call([this, status] {
+      if (callbacks_.on_lost) callbacks_.on_lost(status);
+      const std::lock_guard lock(mutex_);
+      lost_.Update(status);
+      changed_.notify_all();
+    });
+  }
+
+  // Another rank has said that it ends.
+  void TakeLeave(int rank, const LaneLeaves& leaves) {
+    if (leaves.broken()) calls_.Refuse(Unusable(leaves.why()));
+    const std::lock_guard lock(mutex_);
+    lanes_[rank].left = true;
+    if (leaving_) return;
+    if (leaves.broken()) return Lose(absl::UnavailableError(leaves.why()));
+    const bool passed_on = absl::StrContains(leaves.why(), " (of rank ");
+    Call([this, why = passed_on ? leaves.why() : absl::StrCat(leaves.why(), " (of rank ", rank, ")")] {
+      if (callbacks_.on_leave) callbacks_.on_leave(why);
+    });
+  }
+
+  // `why`: what the transport says of it, if anything.
+  void EndLane(int rank, const std::string& why) {
+    {
+      const std::lock_guard lock(mutex_);
+      const bool expected = leaving_ || lanes_[rank].left;
+      lanes_[rank].context = nullptr;
+      lanes_[rank].outbox = nullptr;
+      if (!expected) {
+        Lose(absl::UnavailableError(absl::StrCat(NameOf(rank), " is gone", why.empty() ? "" : ": ", why)));
       }
-      input.items.push_back(std::move(*request.mutable_item()));
+      lane_ended_ = true;
+      changed_.notify_all();
     }
-    RankReply reply;
-    reply.mutable_ready();
-    if (!stream->Write(reply)) return grpc::Status::CANCELLED;
-    if (!stream->Read(&request)) return grpc::Status::CANCELLED;  // given up before `go`: no effect
-    if (!request.has_go()) return {grpc::StatusCode::INVALID_ARGUMENT, "expected `go`"};
-    const RankGo& go = request.go();
-    const Deadline begin_by =
-        go.has_begin_within_ms() ? Deadline::In(absl::Milliseconds(go.begin_within_ms())) : Deadline::Never();
+    calls_.Lose(rank);
+    if (events_.on_end) events_.on_end(rank);
+  }
 
-    std::jthread beside;  // joined when this call returns
-    const bool asks = found->kind == Kind::kCollective;
-    const std::shared_ptr<HandlerRun> run = own_.Start(*found, go.call_number(), std::move(input), asks, &beside);
-    const absl::Cleanup no_effect_from_now_on = [&run] { run->Withdraw(absl::CancelledError("the call has ended")); };
-    const auto has_ended = [&] {
-      if (context->IsCancelled()) return grpc::Status::CANCELLED;
-      return ToGrpc(own_.end());
-    };
-    bool has_turn = false;
-    while (asks && !has_turn && !begin_by.passed()) {
-      has_turn = run->AwaitTurn(kTurnPoll);
-      if (grpc::Status ended = has_ended(); !ended.ok()) return ended;
+  // ---- The leader's ends.
+
+  grpc::Status Lane(grpc::ServerContext* context, grpc::ServerReaderWriter<ToRank, FromRank>* stream) override {
+    return ToGrpc([&] { return DoLane(context, stream); });
+  }
+
+  absl::Status DoLane(grpc::ServerContext* context, grpc::ServerReaderWriter<ToRank, FromRank>* stream) {
+    FromRank message;
+    if (!stream->Read(&message) || !message.has_join()) {
+      return absl::InvalidArgumentError("the first message is not `join`");
     }
-    if (has_turn) {
-      reply.mutable_next();
-      if (!stream->Write(reply) || !stream->Read(&request) || !request.has_begin_now()) return grpc::Status::CANCELLED;
-      run->Permit();  // and it runs, as on all other ranks, whatever the time is
-    }
-    std::optional<absl::StatusOr<RankOutput>> output;
+    const int from = message.join().rank();
+    SerialThread<ToRank> outbox([stream](const ToRank& out) { stream->Write(out); });
+    QUARTET_RETURN_IF_ERROR(Admit(message.join(), {context, &outbox}));
+    const absl::Cleanup end = [&] { EndLane(from, ""); };
     do {
-      if (grpc::Status ended = has_ended(); !ended.ok()) return ended;
-      if (!has_turn && begin_by.passed()) run->Withdraw(absl::DeadlineExceededError("it has not begun in time"));
-    } while (!(output = run->Take(kTurnPoll)).has_value());
-    if (!output->ok()) {
-      context->AddTrailingMetadata(kHandlerError, IsAgreed(output->status()) ? kAgreedError : "1");
-      return ToGrpc(output->status());
-    }
-    for (size_t i = 0; i < (*output)->items.size(); ++i) {
-      std::string& item = (*output)->items[i];
-      if (item.size() > kMaxRankItemBytes) {
-        return {grpc::StatusCode::INTERNAL, absl::StrCat(name, ": item ", i, " of the answer has ", item.size(),
-                                                         " bytes; at most ", kMaxRankItemBytes)};
-      }
-      reply.set_item(std::move(item));
-      if (!stream->Write(reply)) return grpc::Status::CANCELLED;
-    }
-    reply.mutable_done()->set_summary(std::move((*output)->summary));
-    stream->Write(reply);
-    return grpc::Status::OK;
+      calls_.Heard(from);
+      Hear(from, &message);
+    } while (stream->Read(&message));
+    return absl::OkStatus();
   }
 
-  // A follower's side of a pipe.
-  grpc::Status Pipe(grpc::ServerContext*, grpc::ServerReaderWriter<PipeMessage, PipeMessage>* stream) override {
-    return ToGrpc([&] { return DoPipe(stream); });
+  absl::Status Admit(const LaneJoin& join, const LeaderEnd& lane) {
+    if (!is_leader()) return absl::FailedPreconditionError(absl::StrCat("this is rank ", rank(), "; rank 0 leads"));
+    if (join.rank() < 1 || join.rank() >= world_size() || join.endpoint().empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("join: rank is ", join.rank(), ", at \"", join.endpoint(),
+                                                     "\"; allowed: 1 to ", world_size() - 1, ", at its address"));
+    }
+    const std::lock_guard lock(mutex_);
+    if (leaving_) return absl::UnavailableError("rank 0 is stopping");
+    if (!joined_[join.rank()].empty()) {
+      return absl::AlreadyExistsError(absl::StrCat(NameOf(join.rank()), " has joined already"));
+    }
+    joined_[join.rank()] = join.endpoint();
+    lanes_[join.rank()] = lane;
+    Welcome();
+    return absl::OkStatus();
   }
 
-  grpc::Status DoPipe(grpc::ServerReaderWriter<PipeMessage, PipeMessage>* stream) {
-    PipeMessage first;
-    if (!stream->Read(&first) || !first.has_open()) {
-      return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not `open`"};
+  void Hear(int from, FromRank* message) {
+    if (message->has_answer()) return calls_.Answer(from, std::move(*message->mutable_answer()));
+    if (message->has_event() && events_.on_event) return events_.on_event(from, message->event());
+    if (message->has_leaves()) return TakeLeave(from, message->leaves());
+    const std::lock_guard lock(mutex_);
+    if (message->has_loaded()) AddLoaded();
+    if (message->has_load_error()) AddLoadError(message->load_error());
+  }
+
+  // ---- A follower's end.
+
+  void Join(std::shared_ptr<grpc::Channel> leader) {
+    FromRank join;
+    join.mutable_join()->set_rank(rank());
+    join.mutable_join()->set_endpoint(context_.endpoint);
+    const std::lock_guard lock(mutex_);
+    if (leaving_) return;
+    lane_ = std::make_unique<FollowerEnd>(std::move(leader));
+    lane_->outbox.Put(std::move(join));
+    lane_->reader = std::thread([this, lane = lane_.get()] {
+      ToRank message;
+      while (lane->stream->Read(&message)) Hear(&message);
+      lane->outbox.End();
+      EndLane(0, std::string(FromGrpc(lane->stream->Finish()).message()));
+    });
+  }
+
+  void Hear(ToRank* message) {
+    if (message->has_work()) return TakeWork(std::move(*message->mutable_work()));
+    if (message->has_event() && events_.on_event) return events_.on_event(0, message->event());
+    if (message->has_leaves()) return TakeLeave(0, message->leaves());
+    if (message->has_ask()) {
+      FromRank here;
+      here.set_here(true);
+      return SayToLeader(std::move(here));
     }
-    const auto handler = pipe_handlers_.find(first.open());
-    if (handler == pipe_handlers_.end()) {
-      return {grpc::StatusCode::UNIMPLEMENTED, absl::StrCat("no pipe '", first.open(), "' is registered")};
+    const std::lock_guard lock(mutex_);
+    if (message->has_welcome() && message->welcome().endpoints_size() == world_size()) {
+      joined_.assign(message->welcome().endpoints().begin(), message->welcome().endpoints().end());
+      welcome_ = true;
     }
-    StreamPipe<grpc::ServerReaderWriter<PipeMessage, PipeMessage>> pipe(stream);
-    handler->second(pipe);
-    return grpc::Status::OK;
+    if (message->has_load_error()) AddLoadError(message->load_error());
+    all_loaded_ |= message->has_all_loaded();
+    changed_.notify_all();
+  }
+
+  void TakeWork(LaneWork work) {
+    RankInput& part = arriving_[work.call()];
+    for (std::string& item : *work.mutable_items()) part.items.push_back(std::move(item));
+    if (!work.last()) return;
+    part.header = std::move(*work.mutable_header());
+    const auto input = std::make_shared<const RankInput>(std::move(part));
+    const uint64_t call = work.call();
+    arriving_.erase(call);
+    std::unique_lock lock(mutex_);
+    running_.insert(call);
+    const absl::Status end = end_;
+    lock.unlock();
+    const RankMethod* found = own_.Find(work.method());
+    if (!end.ok()) return Answer(call, end);
+    if (found == nullptr) {
+      return Answer(call, absl::UnimplementedError(absl::StrCat("no method '", work.method(), "' is registered")));
+    }
+    const absl::Status started = own_.Start(
+        work.beside(), [this, call, found, input] { Answer(call, CatchAll([&] { return found->handler(*input); })); });
+    if (!started.ok()) Answer(call, started);
+  }
+
+  // The first answer to a call counts.
+  void Answer(uint64_t call, absl::StatusOr<RankOutput> output) {
+    if (output.ok()) {
+      const absl::Status fits = CheckItems("of the answer", output->items);
+      if (!fits.ok()) output = absl::InternalError(fits.message());
+    }
+    LaneAnswer last;
+    std::vector<std::string> items;
+    if (output.ok()) {
+      last.set_summary(std::move(output->summary));
+      items = std::move(output->items);
+    } else {
+      const grpc::Status error = ToGrpc(output.status());
+      last.mutable_error()->set_code(error.error_code());
+      last.mutable_error()->set_message(error.error_message());
+      last.mutable_error()->set_agreed(IsAgreed(output.status()));
+    }
+    const std::lock_guard lock(mutex_);
+    if (running_.erase(call) == 0) return;
+    SendInParts<LaneAnswer>(call, std::move(items), last.summary().size(), [&](LaneAnswer part) {
+      if (part.last()) part.MergeFrom(last);
+      FromRank message;
+      *message.mutable_answer() = std::move(part);
+      SayToLeader(std::move(message));
+    });
+    changed_.notify_all();
   }
 
   const RankContext& context_;
-  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
-  const std::function<void(const absl::Status&)> on_broken_;
+  const Callbacks callbacks_;
   // Constant after Start.
-  std::map<std::string, PipeHandler> pipe_handlers_;
   std::vector<std::string> endpoints_;
-  std::vector<std::string> names_;  // of all ranks, in messages
-  LeaderCall::Stubs stubs_;         // on the leader
-  std::atomic<bool> started_{false};
+  Events events_;
+  std::atomic<bool> started_ = false;
 
   OwnRank own_;
-  std::atomic<uint64_t> last_number_{0};
-  std::atomic<bool> broken_{false};
-  std::mutex pipes_mutex_;
-  std::vector<std::shared_ptr<LeaderPipe>> pipes_;  // guarded by pipes_mutex_
+  LeaderCalls calls_;  // on the leader
+  std::atomic<bool> broken_ = false, stopped_ = false;
+  std::map<uint64_t, RankInput> arriving_;  // of a follower, by call; of the thread that reads
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::vector<std::string> joined_;    // endpoints, by rank
+  std::vector<LeaderEnd> lanes_;       // of the leader, by rank; of a follower whether rank 0 has left
+  std::unique_ptr<FollowerEnd> lane_;  // of a follower, which has no other from Join on
+  bool lane_ended_ = false;            // this one
+  bool welcome_ = false;               // all have joined
+  int loaded_ = 0;                     // ranks; on the leader
+  bool all_loaded_ = false;
+  std::string load_error_;  // the first of any rank, as the leader knows it
+  absl::Status lost_;
+  bool leaving_ = false;
+  std::set<uint64_t> running_;  // calls that a follower has not answered
+  absl::Status end_;
+  std::vector<std::thread> running_callbacks_;
 };
 
 }  // namespace
 
-std::unique_ptr<RankGroup> RankGroup::Create(const RankContext& context,
-                                             std::shared_ptr<grpc::ChannelCredentials> credentials,
-                                             std::function<void(const absl::Status&)> on_broken) {
-  return std::make_unique<RankGroupImpl>(context, std::move(credentials), std::move(on_broken));
+std::unique_ptr<RankGroup> RankGroup::Create(const RankContext& context, Callbacks callbacks) {
+  return std::make_unique<RankGroupImpl>(context, std::move(callbacks));
 }
 
 }  // namespace quartet

@@ -1,4 +1,5 @@
-// How the leader makes every rank of a service do its part of a call. Knows no service and no LibTorch.
+// The ranks of a service as one: how the leader makes each do its part of a call, and how they learn of each other's
+// loading and ends. Knows no service and no LibTorch.
 #pragma once
 
 #include <any>
@@ -15,7 +16,7 @@
 #include "google/protobuf/message_lite.h"
 
 namespace grpc {
-class ChannelCredentials;
+class Channel;
 class Service;
 }  // namespace grpc
 
@@ -33,61 +34,55 @@ struct RankOutput {
   std::vector<std::string> items;
 };
 
-// One end of a two-way stream of messages between the leader and one other rank. One thread may read while one other
-// writes.
-class RankPipe {
- public:
-  virtual ~RankPipe() = default;
-  // False: the pipe has ended. At most kMaxMessageBytes less 4 KiB a message.
-  virtual bool Write(std::string message) = 0;
-  virtual bool Read(std::string* message) = 0;
-  // For the thread that reads, once Read has failed: what the transport says of it, if anything.
-  virtual std::string WhyEnded() const { return ""; }
-  // Of the leader's end, from any thread: Read and Write fail at both ends.
-  virtual void Cancel() {}
-};
-
 // The ranks of one service.
 //
+//   group     the ranks of one service. It fails as one: any of them that is gone, or cannot go on, ends all
+//   leader    rank 0, which clients talk to; the others are followers
+//   lane      the stream between the leader and one follower, on which they say all that they say to each other
+//   call      what the leader makes every rank do: a method, and for each rank a part with a header and items
+//   beside    of a call: it enters no collective and waits in no queue
+//   event     a message of the service over the lane, outside of calls
+//   executor  the one thread of a rank that enters LibTorch and collectives
+//
 // Every rank registers the same methods before Start. The leader then calls Run; the handler of `method` runs once on
-// every rank, on that rank's executor thread: the only thread that may enter LibTorch or a collective. Calls run in
-// the same order on all ranks (proto/rank.proto has the protocol).
+// every rank, on that rank's executor. Calls wait on the leader and nowhere else: one is sent to all ranks once the one
+// before it has ended on all of them, so they run in the same order everywhere.
 //
 // Thread safe after Start.
 class RankGroup {
  public:
   using Handler = std::function<absl::StatusOr<RankOutput>(const RankInput&)>;
 
-  // Whether a handler enters collectives. If one that does fails on any rank after all were told to go, the process
-  // group cannot be trusted any more: `on_broken` is called (RankMain leaves the process then). The exception is a call
-  // that every rank refused alike, which no rank can have done from inside a collective: the same code on all ranks,
-  // one of INVALID_ARGUMENT, FAILED_PRECONDITION, NOT_FOUND, ALREADY_EXISTS, OUT_OF_RANGE, DATA_LOSS, UNIMPLEMENTED;
-  // and an error that all ranks have agreed on (core/comm/agreed_error.h), whatever its code. A rank that cannot be
-  // reached breaks the group, whatever the kind.
+  // Whether a handler enters collectives. If one that does fails on any rank, the process group cannot be trusted any
+  // more: `on_broken` is called (RankMain leaves the process then). The exception is a call that every rank refused
+  // alike, which no rank can have done from inside a collective: the same code on all ranks, one of INVALID_ARGUMENT,
+  // FAILED_PRECONDITION, NOT_FOUND, ALREADY_EXISTS, OUT_OF_RANGE, DATA_LOSS, UNIMPLEMENTED; and an error that all ranks
+  // have agreed on (core/comm/agreed_error.h), whatever its code. A rank that is gone breaks the group, whatever the
+  // kind.
   //
-  // A concurrent handler runs beside the executor thread, on a thread of its call, in no order with other calls: for
-  // what must not wait behind long computations. It must not enter LibTorch's operators or collectives.
+  // A concurrent handler runs beside the executor, on a thread of its call, in no order with other calls: for what must
+  // not wait behind long computations. It must not enter LibTorch's operators or collectives.
   enum class Kind { kCollective, kIndependent, kConcurrent };
 
-  // `context` must outlive the group; its `endpoint` and `store` are read by Start. With one rank neither is needed.
-  // `on_broken` is called at most once, from any thread.
-  static std::unique_ptr<RankGroup> Create(const RankContext& context,
-                                           std::shared_ptr<grpc::ChannelCredentials> credentials,
-                                           std::function<void(const absl::Status&)> on_broken);
+  // From any thread. Each may take its time, and may call Announce.
+  struct Callbacks {
+    // The ranks cannot work together any more, as this one has found. At most once.
+    std::function<void(const absl::Status&)> on_broken;
+    // Another rank says so, or is gone; not once this rank leaves.
+    std::function<void(const absl::Status&)> on_lost;
+    // Another rank was told to end, and why; likewise.
+    std::function<void(const std::string& why)> on_leave;
+  };
+  // What comes over a lane beside calls, in order. It must not wait.
+  struct Events {
+    std::function<void(int rank, const std::string& event)> on_event;
+    // The lane has ended, and nothing more comes.
+    std::function<void(int rank)> on_end;
+  };
+
+  // `context` must outlive the group; its `endpoint` is read by Start. With one rank it is not needed.
+  static std::unique_ptr<RankGroup> Create(const RankContext& context, Callbacks callbacks);
   virtual ~RankGroup() = default;
-
-  virtual void Register(const std::string& method, Kind kind, Handler handler) = 0;
-
-  // `handler` runs on a thread of its own on each rank but the leader when that opens the pipe `name`; the pipe ends
-  // with it. Read and Write fail once the leader is gone or this rank's server shuts down.
-  using PipeHandler = std::function<void(RankPipe&)>;
-  virtual void RegisterPipe(const std::string& name, PipeHandler handler) = 0;
-
-  // The gRPC service that the leader's calls arrive at; to be added to this rank's server.
-  virtual grpc::Service* service() = 0;
-
-  // Exchanges endpoints through context.store and connects. After the server listens.
-  virtual absl::Status Start(absl::Duration timeout) = 0;
 
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
@@ -95,30 +90,56 @@ class RankGroup {
   // host:port of every rank; after Start.
   virtual const std::vector<std::string>& endpoints() const = 0;
 
+  // ---- For services, before Start.
+
+  virtual void Register(const std::string& method, Kind kind, Handler handler) = 0;
+  virtual void OnEvents(Events events) = 0;
+
+  // ---- For services.
+
   // Leader only. inputs.size() == world_size(). The outputs in rank order, or the first error, prefixed with the rank
   // it came from.
   //
-  // Handlers that have not begun by `deadline` never do: DEADLINE_EXCEEDED. Those that use collectives begin on all
-  // ranks or on none. What has begun is waited for, so that nothing of the call has an effect after it has returned;
+  // A call that has not begun by `deadline` never does, on any rank: DEADLINE_EXCEEDED, which names a rank that does
+  // not answer at all. What has begun is waited for, so that nothing of the call has an effect after it has returned;
   // but where the handlers of several ranks need each other, and so may wait for ever, the call ends when its deadline
-  // and, since they began, context.collective_timeout have passed, names the ranks that are late, and breaks the group.
+  // and, since it began, context.collective_timeout have passed, names the ranks that are late, and breaks the group.
   // It also ends by EndCalls, when the service ends.
   virtual absl::StatusOr<std::vector<RankOutput>> Run(const std::string& method, std::vector<RankInput> inputs,
                                                       const Deadline& deadline) = 0;
 
-  // Leader only, after Start; `rank` is another one. Read and Write fail after Stop.
-  virtual absl::StatusOr<std::shared_ptr<RankPipe>> OpenPipe(int rank, const std::string& name) = 0;
-
-  // Calls, now and later, end with `status` at once, the leader's as its followers', whatever their handlers do.
-  virtual void EndCalls(const absl::Status& status) = 0;
+  // From the leader to another rank, or from that to rank 0: at most kMaxMessageBytes less 4 KiB. Does not wait; lost
+  // where the lane has ended.
+  virtual void SendEvent(int rank, std::string event) = 0;
 
   // What this rank has found makes the process group unusable: `on_broken` is called.
   virtual void Break(const absl::Status& status) = 0;
 
-  // Runs `work` on this rank's executor thread and waits for it. Not to be used for collectives.
+  // Runs `work` on this rank's executor and waits for it. Not to be used for collectives.
   virtual absl::Status RunHere(const std::function<absl::Status()>& work) = 0;
 
-  // No further call is accepted; waits for the running one. Idempotent.
+  // ---- For the rank's server.
+
+  // Where the leader's lanes end; to be added to this rank's server.
+  virtual grpc::Service* service() = 0;
+  // Waits until all ranks have joined. After the server listens. `leader`: a follower's way to rank 0.
+  virtual absl::Status Start(std::shared_ptr<grpc::Channel> leader, absl::Duration timeout) = 0;
+
+  // How loading went on this rank. Once, after Start.
+  virtual void ReportLoad(const absl::Status& status) = 0;
+  // Until all ranks have reported that they have loaded. Else the first of their errors, the same on all ranks
+  // (ABORTED); what has become of the ranks meanwhile; or CANCELLED once this rank leaves.
+  virtual absl::Status WaitUntilAllLoaded() = 0;
+
+  // The other ranks hear that this one is about to end, and why. The first call counts.
+  virtual void Announce(const std::string& why, bool broken) = 0;
+  // Whether a follower has no call to run by then. A leader's are those of its clients.
+  virtual bool AwaitCalls(const Deadline& until) = 0;
+  // Calls, now and later, end with `status` at once, the leader's as its followers', whatever their handlers do.
+  virtual void EndCalls(const absl::Status& status) = 0;
+  // Announce, and ends the lanes once what was said on them has been heard, or by then.
+  virtual void CloseLanes(const Deadline& until) = 0;
+  // CloseLanes at once, and waits for what handlers do. Idempotent; not from a callback.
   virtual void Stop() = 0;
 };
 

@@ -129,28 +129,54 @@ TEST(RankGroup, NeverBeginsWhatHasNotBegunByTheDeadline) {
   }
 }
 
-// A client that asks for little time, such as for log-probabilities behind a long update, harms nobody but itself.
-TEST(RankGroup, BeginsACollectiveOnAllRanksOrOnNone) {
-  Group group(3);
-  for (const int busy : {0, 1, 2}) {
-    std::promise<void> has_begun, end;
-    std::thread before([&] {
-      const absl::Status status = group.groups[busy]->RunHere([&] {
-        has_begun.set_value();
-        end.get_future().wait();
-        return absl::OkStatus();
-      });
-      EXPECT_TRUE(status.ok()) << status;
-    });
-    has_begun.get_future().wait();
-    const absl::Status status = group.Run("echo", "late", absl::Milliseconds(300)).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-    EXPECT_TRUE(Contains(status, absl::StrCat("it has not begun in time on rank ", busy))) << status;
-    end.set_value();
-    before.join();
-    EXPECT_TRUE(group.Run("echo", absl::StrCat(busy)).ok());
+// Runs something on the executor of one rank until it is released.
+class Busy {
+ public:
+  Busy(Group& group, int rank)
+      : thread_([&group, rank, this] {
+          const absl::Status status = group.groups[rank]->RunHere([this] {
+            begun_.set_value();
+            end_.get_future().wait();
+            return absl::OkStatus();
+          });
+          EXPECT_TRUE(status.ok()) << status;
+        }) {
+    begun_.get_future().wait();
   }
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(group.journal.Of(rank), (Strings{"0", "1", "2"})) << rank;
+  void Release() {
+    end_.set_value();
+    thread_.join();
+  }
+
+ private:
+  std::promise<void> begun_, end_;
+  std::thread thread_;
+};
+
+// A client that asks for little time, such as for log-probabilities behind a long update, harms nobody but itself.
+TEST(RankGroup, BeginsNothingWhoseDeadlinePassesOnTheLeader) {
+  Group group(3);
+  Busy leader(group, 0);
+  const absl::Status status = group.Run("echo", "late", absl::Milliseconds(300)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(Contains(status, "it has not begun in time on rank 0")) << status;
+  leader.Release();
+  EXPECT_TRUE(group.Run("echo", "next").ok());
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(group.journal.Of(rank), Strings{"next"}) << rank;
+  EXPECT_TRUE(group.Broken().empty());
+}
+
+TEST(RankGroup, EveryRankRunsWhatWasSentWheneverItComesToIt) {
+  Group group(3);
+  Busy follower(group, 1);
+  std::thread call([&] { EXPECT_TRUE(group.Run("echo", "sent", absl::Milliseconds(300)).ok()); });
+  while (group.journal.Of(2).empty()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(Contains(group.Run("echo", "late", absl::Milliseconds(400)).status(),
+                       "echo: it has not begun in time: echo runs on rank 1"));
+  follower.Release();
+  call.join();
+  EXPECT_TRUE(group.Run("echo", "next").ok());
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(group.journal.Of(rank), (Strings{"sent", "next"})) << rank;
   EXPECT_TRUE(group.Broken().empty());
 }
 
@@ -185,37 +211,34 @@ TEST(RankGroup, RunsConcurrentCallsWhileTheExecutorIsBusy) {
   EXPECT_TRUE(group.Run("echo", "h").ok());
 }
 
-TEST(RankGroup, PipesCarryMessagesBothWaysWhileCallsRun) {
-  Group group(3);
-  std::vector<std::shared_ptr<RankPipe>> pipes(3);
-  for (int r = 1; r < 3; ++r) pipes[r] = group.groups[0]->OpenPipe(r, "echo").value();
-  EXPECT_EQ(group.groups[0]->OpenPipe(0, "echo").status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(group.groups[1]->OpenPipe(2, "echo").status().code(), absl::StatusCode::kFailedPrecondition);
-  for (int i = 0; i < 50; ++i) {
-    for (int r = 1; r < 3; ++r) EXPECT_TRUE(pipes[r]->Write(absl::StrCat(i)));
-    EXPECT_TRUE(i % 10 != 0 || group.Run("echo", "h").ok());
-    for (int r = 1; r < 3; ++r) {
-      std::string message;
-      EXPECT_TRUE(pipes[r]->Read(&message));
-      EXPECT_EQ(message, absl::StrCat(r, ":", i));
-    }
+// Else a service that is told to end would wait for what nobody needs any more.
+TEST(RankGroup, EndsConcurrentCallsWhateverTheirHandlersDo) {
+  for (const int world_size : {1, 2}) {
+    SCOPED_TRACE(world_size);
+    Group group(world_size);
+    std::thread call(
+        [&] { EXPECT_EQ(group.Run("beside_hang", "").status(), absl::UnavailableError("the toy stops: SIGTERM")); });
+    while (group.journal.slept == 0) absl::SleepFor(absl::Milliseconds(1));
+    for (RankGroup* rank : group.groups) rank->EndCalls(absl::UnavailableError("the toy stops: SIGTERM"));
+    call.join();
+    EXPECT_FALSE(group.journal.released);
+    EXPECT_EQ(group.Run("echo", "").status(), absl::UnavailableError("the toy stops: SIGTERM"));
   }
-  pipes[2]->Write("leave");
-  std::string message;
-  EXPECT_FALSE(pipes[2]->Read(&message));
-  EXPECT_TRUE(group.Broken().empty());
 }
 
-TEST(RankGroup, PipesEndWithTheirGroup) {
-  Group group(2);
-  const std::shared_ptr<RankPipe> pipe = group.groups[0]->OpenPipe(1, "echo").value();
-  std::thread reader([&] {
-    std::string message;
-    while (pipe->Read(&message)) {
-    }
-  });
+TEST(RankGroup, EventsGoBothWaysInOrderWhileCallsRun) {
+  Group group(3);
+  Strings expected;
+  for (int i = 0; i < 50; ++i) {
+    group.groups[0]->SendEvent(2, absl::StrCat(i));
+    expected.push_back(absl::StrCat("2:", i));
+    EXPECT_TRUE(i % 10 != 0 || group.Run("beside", "").ok());
+  }
+  while (group.journal.Of(0).size() < expected.size()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(group.journal.Of(0), expected);
+  EXPECT_EQ(group.journal.ended, 0);
   group.servers[0]->Shutdown(absl::ZeroDuration(), "the test ends");
-  reader.join();
+  EXPECT_EQ(group.journal.ended, 2);
   EXPECT_TRUE(group.Broken().empty());
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,9 +27,12 @@ namespace quartet {
 struct Journal {
   std::atomic<int> slept = 0;  // calls that take their time have begun
   std::atomic<bool> released = false;
+  std::atomic<int> ended = 0;  // lanes of the leader
   std::mutex mutex;
   std::vector<std::vector<std::string>> by_rank;
+  std::function<void(int rank)> on_write;  // set before calls; from any thread
   void Write(int rank, const std::string& entry) {
+    if (on_write) on_write(rank);
     std::lock_guard<std::mutex> lock(mutex);
     by_rank[rank].push_back(entry);
   }
@@ -45,11 +49,20 @@ class FakeService : public RankService {
       : context_(context), load_(std::move(load)), is_ready_(is_ready) {
     const int rank = context.rank;
     group.Register("beside", RankGroup::Kind::kConcurrent, [](const RankInput&) { return RankOutput(); });
-    group.RegisterPipe("echo", [rank](RankPipe& pipe) {
-      for (std::string message; pipe.Read(&message) && message != "leave";) {
-        pipe.Write(absl::StrCat(rank, ":", message));
-      }
-    });
+    // The last rank does not end.
+    group.Register("beside_hang", RankGroup::Kind::kConcurrent,
+                   [journal, last = rank == context.world_size - 1](const RankInput&) {
+                     journal->slept += last;
+                     while (last && !journal->released) absl::SleepFor(absl::Milliseconds(5));
+                     return RankOutput();
+                   });
+    // Followers answer; the leader writes down what.
+    group.OnEvents({.on_event =
+                        [&group, rank, journal](int from, const std::string& event) {
+                          if (!group.is_leader()) return group.SendEvent(from, absl::StrCat(rank, ":", event));
+                          journal->Write(0, event);
+                        },
+                    .on_end = [rank, journal](int from) { journal->ended += rank == 0 && from > 0; }});
     for (auto [name, kind] :
          {std::pair("echo", RankGroup::Kind::kCollective), std::pair("look", RankGroup::Kind::kIndependent)}) {
       group.Register(name, kind, [rank, journal](const RankInput& in) -> absl::StatusOr<RankOutput> {
@@ -109,6 +122,13 @@ class FakeService : public RankService {
 class Group {
  public:
   explicit Group(int world_size, std::vector<absl::Status> loads = {}, int collective_timeout_seconds = 300)
+      : Group(world_size, world_size, std::move(loads), collective_timeout_seconds) {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < world_size; ++r) threads.emplace_back([this, r] { statuses[r] = servers[r]->Serve(); });
+    for (std::thread& t : threads) t.join();
+  }
+  // The first of the ranks listen, and do not serve yet.
+  Group(int world_size, int listening, std::vector<absl::Status> loads = {}, int collective_timeout_seconds = 300)
       : groups(world_size), statuses(world_size) {
     journal.by_rank.resize(world_size);
     loads.resize(world_size);
@@ -116,7 +136,7 @@ class Group {
     config.mutable_services()->mutable_rollout()->set_collective_timeout_seconds(collective_timeout_seconds);
     config.mutable_services()->mutable_rollout()->set_metrics_listen("127.0.0.1:0");
     EXPECT_TRUE(ResolveRunConfig(&config, "/").ok());
-    for (int r = 0; r < world_size; ++r) {
+    for (int r = 0; r < listening; ++r) {
       RankServerOptions options;
       options.service.service = "rollout";
       options.service.create = [this, r, load = loads[r]](
@@ -140,13 +160,15 @@ class Group {
       };
       servers.push_back(RankServer::Create(std::move(options)).value());
     }
-    std::vector<std::thread> threads;
-    for (int r = 0; r < world_size; ++r) threads.emplace_back([this, r] { statuses[r] = servers[r]->Serve(); });
-    for (std::thread& t : threads) t.join();
   }
   ~Group() {
     journal.released = true;
-    for (auto& server : servers) server->Shutdown(absl::ZeroDuration(), "the test ends");
+    // All at once, as where a launcher ends them.
+    std::vector<std::thread> threads;
+    for (auto& server : servers) {
+      threads.emplace_back([&server] { server->Shutdown(absl::ZeroDuration(), "the test ends"); });
+    }
+    for (std::thread& t : threads) t.join();
   }
 
   absl::StatusOr<std::vector<RankOutput>> Run(const std::string& method, const std::string& header,

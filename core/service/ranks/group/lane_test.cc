@@ -1,0 +1,141 @@
+// The lane as a rank sees it that speaks the protocol by hand (proto/rank.proto).
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/service/ranks/testing/rank_servers.h"
+#include "proto/rank.grpc.pb.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The leader of two ranks, whose other one is the test.
+class LaneTest : public ::testing::Test {
+ protected:
+  LaneTest() : leader_(2, /*listening=*/1) {}
+  ~LaneTest() override {
+    if (serving_.joinable()) serving_.join();
+  }
+
+  // Opens a lane and says who comes.
+  struct Lane {
+    Lane(const std::string& address, int rank)
+        : stub(Rank::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))),
+          stream(stub->Lane(&context)) {
+      FromRank message;
+      message.mutable_join()->set_rank(rank);
+      message.mutable_join()->set_endpoint("host:1");
+      stream->Write(message);
+    }
+    ~Lane() { context.TryCancel(); }
+    ToRank Read() {
+      ToRank message;
+      EXPECT_TRUE(stream->Read(&message));
+      return message;
+    }
+    // Of a lane that the leader ends.
+    absl::Status End() {
+      ToRank message;
+      while (stream->Read(&message)) {
+      }
+      const grpc::Status status = stream->Finish();
+      return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+    }
+    grpc::ClientContext context;
+    const std::unique_ptr<Rank::Stub> stub;
+    const std::unique_ptr<grpc::ClientReaderWriter<FromRank, ToRank>> stream;
+  };
+  std::string address() const { return leader_.servers[0]->context().endpoint; }
+
+  // As a rank that has loaded, beside a leader that serves.
+  std::unique_ptr<Lane> Join() {
+    auto lane = std::make_unique<Lane>(address(), 1);
+    serving_ = std::thread([this] { leader_.statuses[0] = leader_.servers[0]->Serve(); });
+    EXPECT_THAT(lane->Read().welcome().endpoints(), ::testing::ElementsAre(address(), "host:1"));
+    FromRank loaded;
+    loaded.set_loaded(true);
+    lane->stream->Write(loaded);
+    EXPECT_TRUE(lane->Read().all_loaded());
+    serving_.join();
+    EXPECT_TRUE(leader_.statuses[0].ok()) << leader_.statuses[0];
+    return lane;
+  }
+
+  Group leader_;
+  std::thread serving_;
+};
+
+TEST_F(LaneTest, CarriesACallInOneMessageEachWay) {
+  const std::unique_ptr<Lane> lane = Join();
+  std::thread call([&] { EXPECT_EQ(leader_.Run("look", "h").value()[1].summary, "by hand"); });
+  const LaneWork work = lane->Read().work();
+  EXPECT_EQ(work.method(), "look");
+  EXPECT_EQ(work.header(), "h");
+  EXPECT_THAT(work.items(), ::testing::ElementsAre("item of 1"));
+  EXPECT_TRUE(work.last());
+  EXPECT_FALSE(work.beside());
+  FromRank answer;
+  answer.mutable_answer()->set_call(work.call());
+  answer.mutable_answer()->set_summary("by hand");
+  answer.mutable_answer()->set_last(true);
+  lane->stream->Write(answer);
+  call.join();
+}
+
+TEST_F(LaneTest, ARankWhoseLaneEndsWithoutAWordIsGone) {
+  std::unique_ptr<Lane> lane = Join();
+  std::thread call(
+      [&] { EXPECT_EQ(leader_.Run("look", "h").status(), absl::UnavailableError("rank 1 (host:1): is gone")); });
+  EXPECT_TRUE(lane->Read().has_work());
+  lane = nullptr;
+  call.join();
+  while (leader_.Broken().empty()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(leader_.Broken()[0], "rank 1 (host:1) is gone");
+  EXPECT_EQ(leader_.Run("look", "h").status(), absl::UnavailableError("look: rank 1 (host:1) is gone"));
+}
+
+TEST_F(LaneTest, OneThatSaysItsLeaveIsNot) {
+  const std::unique_ptr<Lane> lane = Join();
+  FromRank message;
+  message.mutable_leaves()->set_why("SIGTERM");
+  lane->stream->Write(message);
+  lane->stream->WritesDone();
+  EXPECT_TRUE(lane->End().ok());
+  while (leader_.Left().empty()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(leader_.Left()[0], "SIGTERM (of rank 1)");
+  EXPECT_TRUE(leader_.Broken().empty());
+}
+
+// Nothing of a call has gone to any rank then, and the group is well once the rank answers.
+TEST_F(LaneTest, ARankThatDoesNotAnswerIsNamedBeforeACallBegins) {
+  const std::unique_ptr<Lane> lane = Join();
+  absl::SleepFor(absl::Milliseconds(200));  // in 100 ms it may say nothing
+  EXPECT_EQ(leader_.Run("echo", "lost", absl::Milliseconds(300)).status(),
+            absl::DeadlineExceededError("echo: not all ranks were ready in time: rank 1 (host:1)"));
+  EXPECT_TRUE(lane->Read().ask());
+  EXPECT_TRUE(leader_.journal.Of(0).empty());
+  EXPECT_TRUE(leader_.Broken().empty());
+}
+
+TEST_F(LaneTest, JoinsEachRankOnce) {
+  const Lane lane(address(), 1);
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(Lane(address(), rank).End(),
+              absl::InvalidArgumentError(
+                  absl::StrCat("join: rank is ", rank, ", at \"host:1\"; allowed: 1 to 1, at its address")));
+  }
+  Lane second(address(), 1);
+  EXPECT_EQ(second.End(), absl::AlreadyExistsError("rank 1 (host:1) has joined already"));
+}
+
+}  // namespace
+}  // namespace quartet
