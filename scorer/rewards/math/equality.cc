@@ -283,6 +283,21 @@ std::optional<Region> RegionSaid(const Formula& formula) {
   return formula.joint == Joint::kAnd || excepts ? IntersectionOf(formula.elements) : std::nullopt;
 }
 
+// An inequality that is still to be solved for its name, as the one of the question is.
+bool IsUnsolved(const Expression& of) {
+  const bool chain = of.kind == Kind::kSequence && of.name == "chain";
+  if (chain || (of.kind == Kind::kRelation && (of.name == "<" || of.name == "<="))) {
+    const auto is_size = [](const ExpressionPtr& side) {
+      return side->kind == Kind::kFunction && side->name == "abs" && IsName(*side->arguments[0]);
+    };
+    return !IntervalOf(of).has_value() && std::ranges::none_of(of.arguments, is_size);
+  }
+  return std::ranges::any_of(of.arguments, [](const ExpressionPtr& part) { return IsUnsolved(*part); });
+}
+bool IsUnsolved(const Formula& formula) {
+  return std::ranges::any_of(formula.elements, [](const ExpressionPtr& element) { return IsUnsolved(*element); });
+}
+
 bool SameFormula(const Formula& a, const Formula& b, Doubt* doubt) {
   const List &of_a = a.elements, &of_b = b.elements;
   if (of_a.size() == 1 && of_b.size() == 1) return SameExpression(of_a[0], of_b[0], doubt);
@@ -349,6 +364,7 @@ bool MayHaveExponent(std::string_view text) {
   return false;
 }
 
+// `left` is the label.
 bool Same(std::string_view left, std::string_view right, Doubt* doubt) {
   const std::string canonical_left = Canonical(left), canonical_right = Canonical(right);
   if (canonical_left.empty() || canonical_right.empty()) return false;
@@ -359,6 +375,7 @@ bool Same(std::string_view left, std::string_view right, Doubt* doubt) {
     Applications applications(doubt);
     if (!a.has_value() || !b.has_value() || !applications.Name(&*a) || !applications.Name(&*b)) return false;
     understood = true;
+    if (IsUnsolved(*b) && !IsUnsolved(*a)) return false;
     return SameFormula(*a, *b, doubt);
   };
   if (same(LetterE::kExponent)) return true;
@@ -369,9 +386,9 @@ bool Same(std::string_view left, std::string_view right, Doubt* doubt) {
 
 }  // namespace
 
-Truth Compare(std::string_view left, std::string_view right) {
+Truth Compare(std::string_view label, std::string_view answer) {
   Doubt doubt;
-  return Same(left, right, &doubt) ? Truth::kYes : doubt.any ? Truth::kUnknown : Truth::kNo;
+  return Same(label, answer, &doubt) ? Truth::kYes : doubt.any ? Truth::kUnknown : Truth::kNo;
 }
 
 }  // namespace quartet::math

@@ -16,6 +16,6 @@ namespace quartet::math {
 //
 // kUnknown: not equal as far as can be told, but something in them could be neither decided (numbers that agree to 300
 // digits, or that would take too long) nor given a value (1/0).
-Truth Compare(std::string_view left, std::string_view right);
+Truth Compare(std::string_view label, std::string_view answer);
 
 }  // namespace quartet::math
