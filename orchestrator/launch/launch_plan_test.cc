@@ -50,8 +50,8 @@ TEST(LaunchPlan, Llama3WithSeventyBillionParametersIsOnFourNodesOfEight) {
   const auto plan = PlanOf(config, {"policy_trainer"});
   ASSERT_EQ(plan.size(), 32u);
   EXPECT_THAT(Places(plan, "policy_trainer"),
-              ElementsAre(Pair(absl::StrCat("0:", kEight), 8), Pair(absl::StrCat("1:", kEight), 8),
-                          Pair(absl::StrCat("2:", kEight), 8), Pair(absl::StrCat("3:", kEight), 8)));
+              ElementsAre(Pair(absl::StrCat("1:", kEight), 8), Pair(absl::StrCat("2:", kEight), 8),
+                          Pair(absl::StrCat("3:", kEight), 8), Pair(absl::StrCat("4:", kEight), 8)));
   EXPECT_EQ(plan[11].environment.at("RANK"), "11");
   EXPECT_EQ(plan[11].environment.at("LOCAL_RANK"), "3");
   EXPECT_EQ(plan[11].environment.at("LOCAL_WORLD_SIZE"), "8");

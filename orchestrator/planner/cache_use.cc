@@ -20,7 +20,7 @@ int64_t RoomOf(const Plan& plan, bool on_gpu) {
   for (const PlaceUse& place : on_gpu ? plan.devices : plan.hosts) {
     const auto ranks = place.ranks.find("rollout");
     if (ranks == place.ranks.end() || place.capacity == 0) continue;
-    room = std::min(room, std::max<int64_t>(0, place.capacity - place.bytes) / ranks->second);
+    room = std::min(room, std::max<int64_t>(0, place.room()) / ranks->second);
   }
   return room;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 
 #include "core/base/logging.h"
 #include "core/config/placement.h"
@@ -57,6 +58,20 @@ std::vector<LinkUse> LinksOf(const RunConfig& config, const Plan& plan) {
     }
   }
   return links;
+}
+
+std::optional<double> WeightSyncSeconds(const RunConfig& config, int64_t bytes) {
+  const auto placed = PlaceRanks(config);
+  if (!placed.ok() || !placed->contains("rollout") || !placed->contains("policy_trainer")) return 0;
+  std::map<int, double> pulling, serving;  // ranks by node
+  for (const RankPlace& place : placed->at("rollout")) ++pulling[place.node];
+  for (const RankPlace& place : placed->at("policy_trainer")) ++serving[place.node];
+  const auto all_pulling = static_cast<double>(placed->at("rollout").size());
+  const auto all_serving = static_cast<double>(placed->at("policy_trainer").size());
+  double most = 0;  // models that go in or out of a node
+  for (const auto& [node, ranks] : pulling) most = std::max(most, ranks * (1 - serving[node] / all_serving));
+  for (const auto& [node, ranks] : serving) most = std::max(most, ranks / all_serving * (all_pulling - pulling[node]));
+  return most == 0 ? 0 : Seconds(most * static_cast<double>(bytes), config.cluster().inter_node_gbps());
 }
 
 }  // namespace quartet

@@ -28,4 +28,8 @@ struct LinkUse {
 
 std::vector<LinkUse> LinksOf(const RunConfig& config, const Plan& plan);
 
+// What the busiest node takes at cluster.inter_node_gbps while each rollout rank pulls `bytes` of new weights, evenly
+// from all ranks of the policy trainer; 0 where nothing leaves a node, none where the rate is not stated.
+std::optional<double> WeightSyncSeconds(const RunConfig& config, int64_t bytes);
+
 }  // namespace quartet

@@ -120,15 +120,15 @@ absl::StatusOr<bool> Run(const PlanRequest& request) {
     return plan.fits();
   }
   QUARTET_RETURN_IF_ERROR(Print(request, config, plan));
-  if (plan.fits()) return true;
+  if (plan.excess() == 0) return true;
   QUARTET_ASSIGN_OR_RETURN(const std::vector<Suggestion> suggestions, Suggest(planner, config, plan));
   if (suggestions.empty()) {
-    std::printf("\nIt does not fit, and no change that was tried makes it fit.\n");
+    std::printf("\nIt %s, and no change that was tried leaves 5 %% free.\n", plan.fits() ? "is tight" : "does not fit");
   } else {
-    std::printf("\nIt does not fit. Planned again with each of these lines, it does:\n%s",
-                PrintSuggestions(suggestions).c_str());
+    std::printf("\nIt %s. Planned again with each of these lines, it fits, with 5 %% free:\n%s",
+                plan.fits() ? "is tight" : "does not fit", PrintSuggestions(suggestions).c_str());
   }
-  return false;
+  return plan.fits();
 }
 
 int Main(int argc, char** argv) {

@@ -113,14 +113,17 @@ OutsideTensors DefaultOutsideTensors() {
   return outside;
 }
 
-bool Plan::fits() const { return excess() == 0; }
+bool Plan::fits() const {
+  const auto fit = [](const std::vector<PlaceUse>& places) {
+    return std::all_of(places.begin(), places.end(), [](const PlaceUse& place) { return place.fits(); });
+  };
+  return fit(devices) && fit(hosts);
+}
 
 int64_t Plan::excess() const {
   int64_t excess = 0;
   for (const auto* places : {&devices, &hosts}) {
-    for (const PlaceUse& place : *places) {
-      if (!place.fits()) excess += place.bytes - place.capacity;
-    }
+    for (const PlaceUse& place : *places) excess += place.excess();
   }
   return excess;
 }

@@ -101,7 +101,8 @@ std::string PlaceTable(const std::string& title, const std::vector<PlaceUse>& pl
     rows.push_back(
         {place.name, absl::StrJoin(ranks, ", "), Bytes(place.bytes), place.capacity == 0 ? "?" : Bytes(place.capacity),
          place.capacity == 0 ? not_stated
-         : place.fits()      ? absl::StrFormat("fits, %s free", Bytes(place.capacity - place.bytes))
+         : place.fits()      ? absl::StrFormat("%s, %s free", place.excess() == 0 ? "fits" : "tight",
+                                               Bytes(place.capacity - place.bytes))
                              : absl::StrFormat("does not fit, %s too much", Bytes(place.bytes - place.capacity))});
   }
   return Table(rows, 2);
@@ -157,7 +158,10 @@ std::string LinkTable(const RunConfig& config, const Plan& plan) {
     };
     const int64_t weights = service.on_gpu ? parameters(service.use.host()) : parameters(service.use.device()) / 2;
     absl::StrAppend(&text, "\nWeight sync: each of ", service.ranks, " rollout ranks pulls ", Bytes(weights),
-                    " a step, over gRPC\n");
+                    " a step, over gRPC");
+    const std::optional<double> seconds = WeightSyncSeconds(config, weights);
+    if (seconds != 0) absl::StrAppend(&text, ": ", Seconds(seconds), " seconds at least between nodes");
+    text += "\n";
   }
   return text;
 }

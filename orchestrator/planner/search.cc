@@ -111,13 +111,13 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
   bool gpus_too_small = false;
   int64_t most = 0;  // that one device has too much
   for (const PlaceUse& device : plan.devices) {
-    if (device.fits()) continue;
+    if (device.excess() == 0) continue;
     gpus_too_small = true;
-    most = std::max(most, device.bytes - device.capacity);
+    most = std::max(most, device.excess());
     for (const auto& [service, ranks] : device.ranks) services.insert(service);
   }
   for (const PlaceUse& host : plan.hosts) {
-    if (host.fits()) continue;
+    if (host.excess() == 0) continue;
     for (const auto& [service, ranks] : host.ranks) services.insert(service);
   }
   std::vector<Ladder> ladders;
@@ -210,7 +210,7 @@ absl::StatusOr<std::vector<Suggestion>> Suggest(Planner& planner, const RunConfi
   for (const Ladder& ladder : ladders) {
     for (const std::vector<std::string>& overrides : ladder) {
       std::optional<Suggestion> made = with(overrides);
-      if (!made.has_value() || !made->plan.fits()) continue;
+      if (!made.has_value() || made->plan.excess() > 0) continue;
       suggestions.push_back(*std::move(made));
       break;
     }
@@ -254,7 +254,7 @@ absl::StatusOr<std::vector<Suggestion>> Suggest(Planner& planner, const RunConfi
     std::vector<std::vector<std::string>> fewer = chosen;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
     const std::optional<Suggestion> made = with(joined(fewer));
-    if (made.has_value() && made->plan.fits()) {
+    if (made.has_value() && made->plan.excess() == 0) {
       chosen = std::move(fewer);
     } else {
       ++i;
@@ -311,7 +311,7 @@ absl::StatusOr<Suggestion> FewestGpus(Planner& planner, const RunConfig& config)
     const std::vector<std::string> overrides = ResizeCluster(config, sizes[i].first, sizes[i].second);
     std::optional<Suggestion>& result = tried[i];
     auto made = PlanWith(planner, config, overrides);
-    if (!made.ok() || !made->plan.fits()) return false;
+    if (!made.ok() || made->plan.excess() > 0) return false;
     result = *std::move(made);
     return true;
   };
@@ -382,12 +382,12 @@ absl::StatusOr<Suggestion> LargestMicroBatch(Planner& planner, const RunConfig& 
     return PlanWith(planner, config, overrides);
   };
   QUARTET_ASSIGN_OR_RETURN(Suggestion best, try_size(1));
-  if (!best.plan.fits()) return absl::NotFoundError("it does not fit with a micro-batch of 1 sequence either");
+  if (best.plan.excess() > 0) return absl::NotFoundError("it does not fit with a micro-batch of 1 sequence either");
   int low = 1, high = 2;  // `low` fits
   while (low < most) {
     const int size = std::min(high, most);
     QUARTET_ASSIGN_OR_RETURN(Suggestion next, try_size(size));
-    if (!next.plan.fits()) break;
+    if (next.plan.excess() > 0) break;
     low = size;
     high = 2 * size;
     best = std::move(next);
@@ -396,7 +396,7 @@ absl::StatusOr<Suggestion> LargestMicroBatch(Planner& planner, const RunConfig& 
   while (high - low > 1) {
     const int size = (low + high) / 2;
     QUARTET_ASSIGN_OR_RETURN(Suggestion next, try_size(size));
-    if (next.plan.fits()) {
+    if (next.plan.excess() == 0) {
       low = size;
       best = std::move(next);
     } else {
