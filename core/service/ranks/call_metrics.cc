@@ -6,6 +6,7 @@
 #include <chrono>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace quartet {
 namespace {
@@ -34,7 +35,7 @@ class CallTimer final : public grpc::experimental::Interceptor {
     metrics_->Count(1);
   }
   ~CallTimer() override {
-    in_flight_.Decrement();
+    if (!has_status_) in_flight_.Decrement();
     metrics_->Count(-1);
   }
 
@@ -44,6 +45,7 @@ class CallTimer final : public grpc::experimental::Interceptor {
       static const auto* const buckets = new prometheus::Histogram::BucketBoundaries(DurationBuckets(1e-3, 1e3));
       metrics_->handling_.Add({{"method", method_}, {"code", NameOf(methods->GetSendStatus().error_code())}}, *buckets)
           .Observe(taken.count());
+      if (!std::exchange(has_status_, true)) in_flight_.Decrement();
     }
     methods->Proceed();
   }
@@ -53,6 +55,7 @@ class CallTimer final : public grpc::experimental::Interceptor {
   const std::string method_;
   const std::chrono::steady_clock::time_point begin_;
   prometheus::Gauge& in_flight_;
+  bool has_status_ = false;
 };
 
 namespace {

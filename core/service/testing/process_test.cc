@@ -51,12 +51,15 @@ std::string NewFolder() {
 // A port that was free a moment ago.
 int FreePort() { return PortReservation::Make({.host = "127.0.0.1", .port = 0}).value().address().port; }
 
+// As /proc writes it; X where there is none.
+char StateOf(pid_t pid) {
+  const std::string stat = ReadFile(absl::StrCat("/proc/", pid, "/stat")).value_or(") X");
+  return stat.at(stat.rfind(')') + 2);
+}
+
 bool IsAlive(pid_t pid) {
   // A zombie has ended too, and may stay one where nobody collects orphans.
-  absl::StatusOr<std::string> stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
-  if (!stat.ok()) return false;
-  const size_t name_end = stat->rfind(')');
-  return name_end != std::string::npos && (*stat)[name_end + 2] != 'Z' && (*stat)[name_end + 2] != 'X';
+  return StateOf(pid) != 'Z' && StateOf(pid) != 'X';
 }
 
 bool AllEndWithin(const std::set<pid_t>& pids, absl::Duration timeout) {
@@ -376,8 +379,9 @@ TEST(Process, ACallerIsToldWhichRankIsStopped) {
   toy.Address();
   const pid_t stopped = toy.PidOfRank(1);
   ASSERT_GT(stopped, 0);
-  absl::SleepFor(absl::Milliseconds(200));  // of what it has said, another rank may still believe that it is there
   kill(stopped, SIGSTOP);
+  while (StateOf(stopped) != 'T') absl::SleepFor(absl::Milliseconds(1));
+  absl::SleepFor(absl::Milliseconds(200));  // for 100 ms it counts as one that has just been heard
   for (const auto& [timeout, what] : {std::pair(3, ": not all ranks were ready in time: rank 1 (127.0.0.1:"),
                                       std::pair(300, ") has not answered for 15s: stopped, or its host is gone")}) {
     const absl::Status status = toy.Info({}, true, std::chrono::seconds(timeout)).status();

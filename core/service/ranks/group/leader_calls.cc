@@ -23,6 +23,8 @@ constexpr absl::Duration kSilence = absl::Milliseconds(100);
 constexpr absl::Duration kPatience = absl::Seconds(15);
 // After a rank of a collective call has failed, how long the others may take to say whether they refused too.
 constexpr absl::Duration kFailureGrace = absl::Seconds(2);
+// In place of the time when a rank was heard: nobody waits for it.
+constexpr Deadline::Clock::time_point kNoLane = Deadline::Clock::time_point::max();
 
 // Errors that a rank can only have found before its first collective, given that all ranks found the same.
 bool IsRefusal(absl::StatusCode code) {
@@ -76,8 +78,7 @@ LeaderCalls::LeaderCalls(int ranks, absl::Duration collective_timeout, OwnRank& 
       collective_timeout_(collective_timeout),
       own_(own),
       send_(std::move(send)),
-      heard_(ranks),
-      present_(ranks) {
+      heard_(ranks, kNoLane) {
   for (int rank = 0; rank < ranks; ++rank) names_.push_back(absl::StrCat("rank ", rank));
 }
 
@@ -145,7 +146,7 @@ std::vector<int> LeaderCalls::AskSilent(Lock& lock, absl::Duration silence, cons
   const auto silent = [&] {
     std::vector<int> ranks;
     for (int rank = 1; rank < ranks_; ++rank) {
-      if (present_[rank] && heard_[rank] < since) ranks.push_back(rank);
+      if (heard_[rank] < since) ranks.push_back(rank);
     }
     return ranks;
   };
@@ -225,7 +226,6 @@ void LeaderCalls::AwaitEnd(Call& call, Lock& lock) {
 
 void LeaderCalls::Heard(int rank) {
   const std::lock_guard lock(mutex_);
-  present_[rank] = true;
   heard_[rank] = Deadline::Clock::now();
   changed_.notify_all();
 }
@@ -248,7 +248,7 @@ void LeaderCalls::Answer(int rank, LaneAnswer answer) {
 
 void LeaderCalls::Lose(int rank) {
   const std::lock_guard lock(mutex_);
-  present_[rank] = false;
+  heard_[rank] = kNoLane;
   if (refusal_.ok()) refusal_ = absl::UnavailableError(absl::StrCat(names_[rank], " is gone"));
   for (const auto& [number, call] : sent_) {
     if (call->outputs[rank].has_value()) continue;
@@ -295,11 +295,11 @@ std::string LeaderCalls::Unanswered(const Call& call) const {
 
 // What the call's failures come to. The first is the cause; what ranks say that were cut off because of it is not.
 absl::Status LeaderCalls::ErrorOf(const Call& call) const {
+  const auto of = [&](int rank) { return Prefixed(names_[rank], call.outputs[rank]->status()); };
+  const auto cause = std::find_if(call.failures.begin(), call.failures.end(),
+                                  [&](int rank) { return !absl::IsCancelled(of(rank)) && !absl::IsAborted(of(rank)); });
   absl::Status error;
-  for (const int rank : call.failures) {
-    const absl::Status& status = call.outputs[rank]->status();
-    if (error.ok() || absl::IsCancelled(error) || absl::IsAborted(error)) error = Prefixed(names_[rank], status);
-  }
+  if (!call.failures.empty()) error = of(cause == call.failures.end() ? call.failures.front() : *cause);
   if (call.hangs && error.ok()) {
     return absl::DeadlineExceededError(absl::StrCat(call.name, ": no answer in time from ", Unanswered(call)));
   }

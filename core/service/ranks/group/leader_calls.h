@@ -81,7 +81,6 @@ class LeaderCalls {
   std::map<uint64_t, std::shared_ptr<Call>> sent_;  // by number, until Run returns
   uint64_t last_number_ = 0;
   std::vector<Deadline::Clock::time_point> heard_;  // when last, by rank
-  std::vector<bool> present_;                       // ranks with a lane
   absl::Status refusal_, end_;
 };
 

@@ -265,6 +265,14 @@ TEST(RankGroup, PassesOnErrorsOfAnyTextAndLength) {
   EXPECT_TRUE(group.Broken().empty());
 }
 
+TEST(RankGroup, NamesTheRanksThatDoNotCome) {
+  RankContext context;
+  context.world_size = 3;
+  context.endpoint = "host:1";
+  EXPECT_EQ(RankGroup::Create(context, {})->Start(nullptr, absl::Milliseconds(10)),
+            absl::DeadlineExceededError("not all ranks came within 10ms: missing: rank 1, rank 2"));
+}
+
 TEST(RankGroup, IsLedByRankZeroOnly) {
   Group group(2);
   EXPECT_EQ(group.groups[1]->Run("echo", Inputs(2), Deadline::Never()).status().code(),
