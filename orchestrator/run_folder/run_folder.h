@@ -50,8 +50,8 @@ namespace quartet {
 inline constexpr char kConfigBegin[] = "# Complete with the last line, \"# end\".\n";
 inline constexpr char kConfigEnd[] = "# end\n";
 
-// A number that fp32 holds as the double that is written by the fewest digits which are read back as the same of fp32: 0.3,
-// not 0.30000001192092896. Other numbers are as they are.
+// A number that fp32 holds as the double that is written by the fewest digits which are read back as the same of fp32:
+// 0.3, not 0.30000001192092896. Other numbers are as they are.
 double ShortestOfFp32(double number);
 
 // One line of samples.jsonl.

@@ -73,8 +73,8 @@ class RunSession {
   // otherwise (a disk, an address in use), or something is in run_dir's way.
   absl::Status ReadInputs(const RunKind& kind, const std::function<absl::Status()>& read);
   // Makes the run's folder, or opens the one in which it goes on, and tells the trainers by the configuration what to
-  // load. `rows` are the files of rows that it has read, those that it is evaluated by among them; none of a run that is
-  // not continued. Errors as of ReadInputs.
+  // load. `rows` are the files of rows that it has read, those that it is evaluated by among them; none of a run that
+  // is not continued. Errors as of ReadInputs.
   absl::Status OpenFolder(const std::vector<RunInput>& rows);
   // If asked to, and puts their addresses into the configuration; before them, what monitor.listen asks for.
   absl::Status StartServices();

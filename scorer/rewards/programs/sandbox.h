@@ -47,9 +47,9 @@ absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std:
 
 // Whether `statements`, Python source, run to their end, where what they name and do not define is `program`'s. Each of
 // the two has a sandbox of its own, as above: the program learns what its functions are called with, nothing of what
-// the statements make of the result. Data goes between them by value (judging/values.py), 32 MiB at a time; other objects
-// stay where they are, and can be called, iterated, and asked for their members. INVALID_ARGUMENT where the statements are
-// no Python; other errors as above. Thread safe.
+// the statements make of the result. Data goes between them by value (judging/values.py), 32 MiB at a time; other
+// objects stay where they are, and can be called, iterated, and asked for their members. INVALID_ARGUMENT where the
+// statements are no Python; other errors as above. Thread safe.
 absl::StatusOr<bool> RunJudged(const std::string& program, const std::string& statements, const SandboxLimits& limits,
                                const std::stop_token& stop);
 

@@ -59,7 +59,8 @@ constexpr std::pair<std::string_view, std::string_view> kVocabulary[] = {
      "think say guess believe mean means namely for with to from between get gets give gives giving yield yields"},
     {"the", "the"},
     {"filler",
-     "i we my our no+doubt only both either all just simply clearly definitely obviously certainly probably likely surely "
+     "i we my our no+doubt only both either all just simply clearly definitely obviously certainly probably likely "
+     "surely "
      "really indeed "
      "final result 都 です 입니다 的 都是"},
 };
