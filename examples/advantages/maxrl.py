@@ -5,7 +5,7 @@ algorithm { advantage_estimator: "command" advantage_command { command: "python3
 """
 import collections
 import json
-import sys
+import os
 
 
 def advantages(answers):
@@ -17,6 +17,9 @@ def advantages(answers):
     return [(a["reward"] - means[a["group"]]) / means[a["group"]] if means[a["group"]] > 0 else 0.0 for a in answers]
 
 
-out, sys.stdout = sys.stdout, sys.stderr  # print() goes to the terminal
-for line in sys.stdin:
-    print(json.dumps({"advantages": advantages(json.loads(line)["answers"])}), file=out, flush=True)
+# What is read and written here is for questions and replies alone: print(), and programs that this one starts, get others.
+questions, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.dup2(2, 1)
+for line in questions:
+    print(json.dumps({"advantages": advantages(json.loads(line)["answers"])}), file=replies, flush=True)

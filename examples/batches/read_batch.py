@@ -25,4 +25,4 @@ if __name__ == "__main__":
         ids = batch["ids"][batch["token_offsets"][b]:batch["token_offsets"][b + 1]]
         advantages = batch["advantages"][batch["action_offsets"][b]:batch["action_offsets"][b + 1]]
         mean = sum(advantages) / max(1, len(advantages))
-        print(f"group {batch['group'][b]}: {len(ids)} tokens, {len(advantages)} of them drawn, reward {reward:g}, advantage {mean:g}")
+        print(f"group {batch['group'][b]}: {len(ids)} tokens, {len(advantages)} of them drawn, reward {reward:g}, mean advantage {mean:g}")

@@ -4,12 +4,15 @@
 reward { source { command: "python3 examples/rewards/math_verify_command.py" timeout_seconds: 60 } }
 """
 import json
-import sys
+import os
 
 from math_verify import parse, verify
 
-answers, sys.stdout = sys.stdout, sys.stderr
-for line in sys.stdin:
+# What is read and written here is for questions and answers alone: print(), and programs that a reward starts, get others.
+questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.dup2(2, 1)
+for line in questions:
     item = json.loads(line)
     label = item["label"] if "$" in item["label"] or "\\boxed" in item["label"] else f"${item['label']}$"
     gold = parse(label)

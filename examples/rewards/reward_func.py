@@ -29,12 +29,16 @@ import sys
 import traceback
 
 
+class WrongLength(ValueError):
+    """The function has not said which value is whose, so that asking it again for each answer would hide a fault."""
+
+
 def numbers(values, count, name):
     """A list of `count`, from a list or from what NumPy and torch return."""
     values = values.tolist() if hasattr(values, "tolist") else values
     values = list(values) if isinstance(values, (list, tuple)) else [values]
     if len(values) != count:
-        raise ValueError(f"{name} has {len(values)} values for {count} answers")
+        raise WrongLength(f"{name} has {len(values)} values for {count} answers")
     # One in a list of its own is what tensors of the shape [batch, 1] become.
     values = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values]
     return [value.item() if hasattr(value, "item") else value for value in values]
@@ -57,7 +61,8 @@ def call_trl(function, items, options):
     def texts(key, role):
         return [[{"role": role, "content": i[key]}] if options.messages else i[key] for i in items]
 
-    columns = {name: [i["row"].get(name) for i in items] for name in sorted({name for i in items for name in i["row"]})}
+    names = sorted({name for i in items for name in i["row"]} - {"prompts", "completions"})
+    columns = {name: [i["row"].get(name) for i in items] for name in names}
     columns["label"] = [i["label"] for i in items]
     if options.label:
         columns[options.label] = columns["label"]
@@ -77,7 +82,7 @@ def call_verl(function, items, _):
         if not isinstance(result, dict):
             replies.append({"reward": numbers(result, 1, "the result")[0]})
             continue
-        logs = {name: v for name, v in result.items() if name != "score" and isinstance(v, (bool, int, float))}
+        logs = {name: v for name, v in result.items() if name != "score"}
         replies.append({"reward": numbers(result["score"], 1, "score")[0], "extra_logs": logs})
     return replies
 
@@ -96,6 +101,8 @@ def form_of(function):
 
 def load(options):
     """The function and what calls it."""
+    if not os.path.isfile(options.file):
+        sys.exit(f"{options.file} is no file")
     sys.path.insert(0, os.path.dirname(os.path.abspath(options.file)))
     spec = importlib.util.spec_from_file_location("reward_functions", options.file)
     if spec is None:
@@ -125,18 +132,26 @@ def answers_of(function, call, items, options):
     try:
         replies = call(function, items, options)
     except Exception as error:  # pylint: disable=broad-except
-        if len(items) > 1:
-            return [reply for item in items for reply in answers_of(function, call, [item], options)]
         traceback.print_exc()
-        replies = [{"error": f"{type(error).__name__}: {error}"}]
+        if len(items) > 1 and not isinstance(error, WrongLength):
+            print(f"the function has failed on {len(items)} answers at once; each is asked for alone", file=sys.stderr)
+            return [reply for item in items for reply in answers_of(function, call, [item], options)]
+        replies = [{"error": f"{type(error).__name__}: {error}"} for _ in items]
     return [{**checked(reply), "id": item["id"]} for item, reply in zip(items, replies)]
 
 
+def is_number(value):
+    return isinstance(value, (bool, int, float)) and math.isfinite(value)
+
+
 def checked(reply):
-    value = reply.get("reward", 0)
-    if isinstance(value, (bool, int, float)) and math.isfinite(value):
+    """`reply` with finite numbers alone: without logs that are others, such as texts; an error where reward or score is none."""
+    if "error" in reply:
         return reply
-    return {"error": f"the function has returned {value!r} for this answer, which is no number"}
+    for name in ("reward", "score"):
+        if name in reply and not is_number(reply[name]):
+            return {"error": f"the function has returned {reply[name]!r} as {name} of this answer, which is no number"}
+    return {**reply, "extra_logs": {k: v for k, v in reply.get("extra_logs", {}).items() if is_number(v)}}
 
 
 def main():
@@ -146,12 +161,16 @@ def main():
     parser.add_argument("--label")
     parser.add_argument("--messages", action="store_true")
     options = parser.parse_args()
-    out, sys.stdout = sys.stdout, sys.stderr  # print() of the function goes to the scorer's log
+    # What is read and written here is for questions and replies alone: print(), and programs that the function starts, get
+    # others.
+    questions, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
     function, call = load(options)
-    for line in sys.stdin:
+    for line in questions:
         asked = json.loads(line)
-        replies = answers_of(function, call, asked if isinstance(asked, list) else [asked], options)
-        print(json.dumps(replies if isinstance(asked, list) else replies[0]), file=out, flush=True)
+        said = answers_of(function, call, asked if isinstance(asked, list) else [asked], options)
+        print(json.dumps(said if isinstance(asked, list) else said[0]), file=replies, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/status_macros.h"
@@ -106,7 +107,7 @@ absl::StatusOr<std::unique_ptr<AdvantageProgram>> AdvantageProgram::Start(const 
   absl::Status status = process.status();
   if (status.ok()) {
     program->process_ = *std::move(process);
-    status = program->Exchange(-1, {}).status();
+    status = program->Exchange(-1, {}, {}).status();
   }
   if (status.ok()) return program;
   return program->Named(absl::InvalidArgumentError(status.message()));
@@ -120,15 +121,16 @@ absl::Status AdvantageProgram::Named(const absl::Status& status) const {
   return absl::Status(named.code(), absl::StrCat(named.message(), "; it has written last:\n", words));
 }
 
-absl::Status AdvantageProgram::Ask(int64_t step, std::vector<Experience>* batch) {
-  absl::StatusOr<std::vector<std::vector<float>>> advantages = Exchange(step, *batch);
+absl::Status AdvantageProgram::Ask(int64_t step, std::vector<Experience>* batch, const std::stop_token& stop) {
+  absl::StatusOr<std::vector<std::vector<float>>> advantages = Exchange(step, *batch, stop);
   if (!advantages.ok()) return Named(Prefixed(absl::StrCat("step ", step + 1), advantages.status()));
   for (size_t i = 0; i < batch->size(); ++i) (*batch)[i].given_advantages = std::move((*advantages)[i]);
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::vector<float>>> AdvantageProgram::Exchange(int64_t step,
-                                                                           const std::vector<Experience>& batch) {
+                                                                           const std::vector<Experience>& batch,
+                                                                           const std::stop_token& stop) {
   json question = {{"step", step}, {"answers", json::array()}};
   size_t tokens = 0;
   for (const Experience& e : batch) {
@@ -137,8 +139,8 @@ absl::StatusOr<std::vector<std::vector<float>>> AdvantageProgram::Exchange(int64
   }
   constexpr size_t kOther = 1 << 20;
   const absl::Duration timeout = absl::Seconds(algorithm_.advantage_command().timeout_seconds());
-  const absl::StatusOr<std::string> reply = process_->Ask(
-      PrintExactJson(question), kOther + tokens * kMostBytesOfANumber, Deadline::In(timeout), std::stop_token());
+  const absl::StatusOr<std::string> reply =
+      process_->Ask(PrintExactJson(question), kOther + tokens * kMostBytesOfANumber, Deadline::In(timeout), stop);
   if (absl::IsDeadlineExceeded(reply.status())) {
     return absl::DeadlineExceededError(
         absl::StrCat("no answer after ", absl::FormatDuration(timeout), " (timeout_seconds)"));
@@ -147,6 +149,10 @@ absl::StatusOr<std::vector<std::vector<float>>> AdvantageProgram::Exchange(int64
   const absl::StatusOr<json> said = ParseJson(*reply, "");
   const bool has_list = said.ok() && said->is_object() && said->contains("advantages") &&
                         (*said)["advantages"].is_array() && (*said)["advantages"].size() == batch.size();
+  if (!said.ok() && (absl::StrContains(*reply, "NaN") || absl::StrContains(*reply, "Infinity"))) {
+    return absl::InternalError(
+        absl::StrCat("the reply ", Quoted(*reply), " has NaN or Infinity, which is no advantage"));
+  }
   if (!has_list) {
     return absl::InternalError(absl::StrCat("the reply ", Quoted(*reply), " is no JSON object {\"advantages\": [",
                                             batch.size(), " numbers or lists of numbers, one an answer]}"));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -24,11 +25,13 @@ class AdvantageProgram {
 
   // Fills in given_advantages of a batch that has its rewards and log-probabilities. Errors end the run: they name the
   // program, and the answer where it is one's. After an error it is of no more use.
-  absl::Status Ask(int64_t step, std::vector<Experience>* batch);
+  // CANCELLED once `stop` is requested.
+  absl::Status Ask(int64_t step, std::vector<Experience>* batch, const std::stop_token& stop = {});
 
  private:
   explicit AdvantageProgram(const AlgorithmConfig& algorithm) : algorithm_(algorithm) {}
-  absl::StatusOr<std::vector<std::vector<float>>> Exchange(int64_t step, const std::vector<Experience>& batch);
+  absl::StatusOr<std::vector<std::vector<float>>> Exchange(int64_t step, const std::vector<Experience>& batch,
+                                                           const std::stop_token& stop);
   absl::Status Named(const absl::Status& status) const;
 
   const AlgorithmConfig algorithm_;

@@ -56,8 +56,8 @@ TEST(BatchFile, HasWhatAStepLearnsFrom) {
   EXPECT_FALSE((*file)->tensors().contains("values")) << "there is no critic";
 
   EXPECT_EQ(OutputOf("python3 examples/batches/read_batch.py " + path),
-            "group 0: 3 tokens, 1 of them drawn, reward 0.1, advantage 0.5\n"
-            "group 0: 4 tokens, 2 of them drawn, reward 0, advantage -0.375\n");
+            "group 0: 3 tokens, 1 of them drawn, reward 0.1, mean advantage 0.5\n"
+            "group 0: 4 tokens, 2 of them drawn, reward 0, mean advantage -0.375\n");
 }
 
 }  // namespace

@@ -239,7 +239,12 @@ absl::Status PpoLoop::Step(int64_t step) {
   // 3. KL, rewards, advantages.
   if (run_.advantages != nullptr) {
     BeginPhase("advantages");
-    QUARTET_RETURN_IF_ERROR(run_.advantages->Ask(step, &batch));
+    std::stop_source stop;
+    std::optional<Cancellation::Scope> told;
+    if (run_.cancellation != nullptr) told.emplace(run_.cancellation, [&stop] { stop.request_stop(); });
+    const absl::Status asked = run_.advantages->Ask(step, &batch, stop.get_token());
+    if (absl::IsCancelled(asked)) return run_.cancellation->status();
+    QUARTET_RETURN_IF_ERROR(asked);
   }
   metrics.Set("kl/coefficient", kl_controller_.coefficient());
   QUARTET_RETURN_IF_ERROR(ComputeAdvantages(config_.algorithm(), kl_controller_.coefficient(), &batch));

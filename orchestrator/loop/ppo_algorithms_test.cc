@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/time/clock.h"
 #include "core/config/run_config.h"
 #include "core/rl/testing/token_arrays.h"
 #include "orchestrator/loop/ppo.h"
@@ -118,6 +121,22 @@ TEST_F(AdvantagesByAProgram, OfNoNumberOrOfAnotherLengthEndTheRun) {
   EXPECT_THAT(error("[[1] for a in answers]"), AllOf(HasSubstr("answer 0"), HasSubstr("a list of 1 advantages")));
   EXPECT_THAT(error("['much' for a in answers]"), AllOf(HasSubstr("answer 0"), HasSubstr("\"much\"")));
   EXPECT_THAT(error("[1e300 for a in answers]"), HasSubstr("1e+300"));
+  EXPECT_THAT(error("[float('nan') for a in answers]"), HasSubstr("has NaN or Infinity"));
+}
+
+TEST_F(AdvantagesByAProgram, AreGivenUpWhereTheRunIs) {
+  const RunConfig config = By("while read -r line; do echo '{\"advantages\": []}'; read -r line; sleep 60; done");
+  const auto program = AdvantageProgram::Start(config.algorithm());
+  ASSERT_TRUE(program.ok()) << program.status();
+  std::vector<Experience> batch(1);
+  batch[0].prompt = std::make_shared<PromptRecord>();
+  std::stop_source stop;
+  std::thread later([&stop] {
+    absl::SleepFor(absl::Milliseconds(100));
+    stop.request_stop();
+  });
+  EXPECT_TRUE(absl::IsCancelled((*program)->Ask(0, &batch, stop.get_token())));
+  later.join();
 }
 
 TEST_F(AdvantagesByAProgram, IsFoundNotToRunBeforeTheRunBegins) {

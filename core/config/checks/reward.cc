@@ -32,11 +32,11 @@ absl::Status CheckKind(int i, const RewardSource& s) {
   if (!s.command().empty()) set.push_back("command");
   if (!s.code().empty()) set.push_back("code");
   if (set.size() == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("reward.source[", i, "]: ",
-                                                 set.empty()
-                                                     ? "neither rule nor model, remote_url, command or code is set"
-                                                     : absl::StrCat("both ", absl::StrJoin(set, " and "), " are set"),
-                                                 "; set exactly one of them"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("reward.source[", i, "]: ",
+                   set.empty() ? "neither rule nor model, remote_url, command or code is set"
+                               : absl::StrCat("both ", absl::StrJoin(set, " and "), " are set"),
+                   "; set exactly one of them (--set with nothing behind \"=\" takes one out)"));
 }
 
 // Each field that is for some sources only, whether it is set here, and whether it is for this one.

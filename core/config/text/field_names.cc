@@ -81,7 +81,7 @@ std::string MeantField(absl::string_view path, const Descriptor& message, const 
   const std::string name(is_group ? path : path.substr(dot + 1));
   std::vector<std::string> paths;
   FindPaths(name, root, "", &paths);
-  if (!paths.empty()) return absl::StrCat("; it is a field of ", absl::StrJoin(paths, ", "));
+  if (!paths.empty()) return absl::StrCat("; it is a field of ", absl::StrJoin(paths, ", "), elsewhere);
   if (!elsewhere.empty()) return elsewhere;
   const std::string last = MeantByLastPart(name, message);
   if (!last.empty()) return last;

@@ -54,13 +54,11 @@ const std::vector<ValueElsewhere>& ValuesElsewhere() {
 }
 
 std::string MeantPath(std::string_view path) {
-  if (path.find('.') != std::string_view::npos) {
-    for (const NameElsewhere& name : NamesElsewhere()) {
-      if (std::find(name.there.begin(), name.there.end(), path) == name.there.end()) continue;
-      return absl::StrCat("; ", Whose(name.system), std::string(path), " is ",
-                          name.here.empty() ? "not here" : absl::StrCat(absl::StrJoin(name.here, ", "), " here"),
-                          name.meaning.empty() ? "" : absl::StrCat(": ", std::string(name.meaning)));
-    }
+  for (const NameElsewhere& name : NamesElsewhere()) {
+    if (std::find(name.there.begin(), name.there.end(), path) == name.there.end()) continue;
+    return absl::StrCat("; ", Whose(name.system), std::string(path), " is ",
+                        name.here.empty() ? "not here" : absl::StrCat(absl::StrJoin(name.here, ", "), " here"),
+                        name.meaning.empty() ? "" : absl::StrCat(": ", std::string(name.meaning)));
   }
   const std::string group = absl::StrCat(std::string(path), ".");
   for (const NameElsewhere& name : NamesElsewhere()) {

@@ -20,8 +20,8 @@ struct ValueElsewhere {
 };
 const std::vector<ValueElsewhere>& ValuesElsewhere();
 
-// "; OpenRLHF's train.batch_size is train.train_batch_size here: ..." where `path` is a name with dots of theirs, or is
-// the beginning of some; else "".
+// "; OpenRLHF's train.batch_size is train.train_batch_size here: ..." where `path` is a name of theirs, or is the
+// beginning of some; else "".
 std::string MeantPath(std::string_view path);
 
 // "; it is \"grpo\" here" of an error of a value, "FIELD: \"VALUE\"; ...", where the value is theirs; else "".

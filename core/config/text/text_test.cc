@@ -58,7 +58,7 @@ TEST(ConfigText, ANameOfAnotherSystemIsShownTheFieldHere) {
               EndsWith("critic has no field named \"l2\"; did you mean 'weight_decay'?"));
   EXPECT_THAT(OverrideError("train.num_generations=4"),
               HasSubstr("did you mean 'n_samples_per_prompt', a field of rollout"));
-  EXPECT_THAT(OverrideError("kl_coef=0"), HasSubstr("did you mean 'init_kl_coef', a field of algorithm.kl?"));
+  EXPECT_THAT(OverrideError("kl_coef=0"), HasSubstr("kl_coef is algorithm.kl.init_kl_coef here"));
   EXPECT_THAT(OverrideError("actor.lora_rank=8"), HasSubstr("; what other systems mean by it is not there"));
 }
 
@@ -71,7 +71,11 @@ TEST(ConfigText, AWholeNameOfAnotherSystemIsShownTheFieldHereAndWhatDiffers) {
               HasSubstr("OpenRLHF's rollout.batch_size is rollout.rollout_batch_size here: prompts of a step"));
   EXPECT_THAT(OverrideError("ds.lora.rank=8"), HasSubstr("OpenRLHF's ds.lora.rank is not here: no LoRA"));
   EXPECT_THAT(OverrideError("actor_rollout_ref.rollout.n=8"), HasSubstr("is rollout.n_samples_per_prompt here"));
-  EXPECT_THAT(OverrideError("n_samples=8"), HasSubstr("did you mean 'n_samples_per_prompt', a field of rollout"));
+  EXPECT_THAT(OverrideError("n_samples=8"), HasSubstr("n_samples is rollout.n_samples_per_prompt here"));
+  EXPECT_THAT(OverrideError("beta=0.1"),
+              HasSubstr("it is a field of preference; TRL's beta is algorithm.kl.init_kl_coef"));
+  EXPECT_THAT(OverrideError("generation_batch_size=8"), HasSubstr("prompts, not answers"));
+  EXPECT_THAT(OverrideError("use_vllm=true"), HasSubstr("the rollout service generates"));
   EXPECT_THAT(ErrorIn("train { micro_batch_size: 1 }"), HasSubstr("is actor.micro_train_batch_size here"));
   EXPECT_THAT(ErrorIn("algo { kl { init_coef: 1 } }"),
               HasSubstr("docs/migrating.md has the names of OpenRLHF: algo.advantage.estimator is "

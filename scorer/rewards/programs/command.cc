@@ -3,6 +3,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -85,7 +86,7 @@ class Command final : public RewardFunction {
     if (absl::IsDataLoss(reply.status())) {
       return WithLastWords(OutOfStep(program, reply.status().message()), *program.process);
     }
-    if (!reply.ok()) return WithLastWords(reply.status(), *program.process);
+    if (!reply.ok()) return WithLastWords(WithHint(reply.status()), *program.process);
     // Replies of {"error": ...} come from a program that is well; one that is not understood may not be.
     absl::StatusOr<json> said = ReadReplies(*reply, answers.size());
     if (!said.ok()) return WithLastWords(said.status(), *program.process);
@@ -99,7 +100,16 @@ class Command final : public RewardFunction {
                                                ": it has answered one twice, or not at all, or in another order"));
       }
       rewards.push_back(ReadReward(one));
-      program.names_all &= named || !rewards.back().ok();
+      if (named || !rewards.back().ok()) {
+        program.names_any |= named;
+        continue;
+      }
+      program.names_all = false;
+      // A line of somebody else who has its output: a program that it has started.
+      if (program.names_any) {
+        return absl::InternalError(absl::StrCat("the reply ", Quoted(*reply),
+                                                " does not repeat the question's \"id\", as those before it did"));
+      }
     }
     KeepMine(std::move(program));
     return rewards;
@@ -120,6 +130,7 @@ class Command final : public RewardFunction {
   struct Program {
     std::unique_ptr<PipedProcess> process;
     bool names_all = true;  // each reward that it has given came with its question's id
+    bool names_any = false;
   };
 
   // It has said something beside its replies. Those that do not say what they answer may then be other answers'.
@@ -129,6 +140,15 @@ class Command final : public RewardFunction {
         how,
         "; rewards that it gave before may be those of other answers, since its replies do not repeat "
         "the \"id\" of the question: have them do so (docs/rewards.md), and it is an error of one answer"));
+  }
+
+  // Of a program that has ended: what helps where it is a file of functions that nobody calls.
+  static absl::Status WithHint(const absl::Status& ended) {
+    if (!absl::IsAborted(ended) || !absl::StrContains(ended.message(), "exit code 0")) return ended;
+    return absl::Status(
+        ended.code(),
+        absl::StrCat(ended.message(),
+                     "; a file that only defines a reward function is served by examples/rewards/reward_func.py"));
   }
 
   static absl::Status WithLastWords(const absl::Status& status, PipedProcess& program) {
@@ -157,14 +177,9 @@ class Command final : public RewardFunction {
     if (absl::IsDeadlineExceeded(line.status())) return absl::OkStatus();
     const std::string what = line.ok()
                                  ? absl::StrCat("has written ", Quoted(*line), ", and its output is for replies alone")
-                                 : std::string(line.status().message());
-    // A file of functions that nobody calls.
-    const bool read_nothing = !line.ok() && absl::StrContains(line.status().message(), "exit code 0");
+                                 : std::string(WithHint(line.status()).message());
     first_is_wrong_ = WithLastWords(
-        absl::InvalidArgumentError(absl::StrCat(
-            "before it was asked anything ", line.ok() ? "it " : "", what,
-            read_nothing ? "; a file that only defines a reward function is served by examples/rewards/reward_func.py"
-                         : "")),
+        absl::InvalidArgumentError(absl::StrCat("before it was asked anything ", line.ok() ? "it " : "", what)),
         *first_);
     return first_is_wrong_;
   }
@@ -172,7 +187,8 @@ class Command final : public RewardFunction {
   static constexpr absl::Duration kMoment = absl::Milliseconds(2);
 
   const CommandOptions options_;
-  std::atomic<int64_t> asked_ = 0;
+  // Ids that nobody guesses who does not see the questions.
+  std::atomic<int64_t> asked_ = static_cast<int64_t>(std::random_device()()) << 20;
   std::mutex mutex_;
   std::unique_ptr<PipedProcess> first_;  // null once a thread has it
   absl::Status first_is_wrong_;

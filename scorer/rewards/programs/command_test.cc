@@ -70,6 +70,19 @@ TEST(Command, ScoresByTheExample) {
   EXPECT_FLOAT_EQ(Ask(*command, cut)->value, -0.1f);
 }
 
+TEST(Command, BelievesNoLineWithoutAnIdOnceThereWereSome) {
+  const auto command = Python(R"(
+for line in sys.stdin:
+    item = json.loads(line)
+    named = {} if item["response"] == "forged" else {"id": item["id"]}
+    print(json.dumps({"reward": 1, **named}), flush=True)
+)");
+  EXPECT_TRUE(Ask(*command, Of("a")).ok());
+  const absl::Status forged = Ask(*command, Of("forged")).status();
+  EXPECT_TRUE(absl::IsInternal(forged)) << forged;
+  EXPECT_THAT(std::string(forged.message()), HasSubstr("does not repeat the question's \"id\""));
+}
+
 TEST(Command, MayBeAskedForManyAnswersInALine) {
   const std::string file = testing::TempDir() + "/lists.py";
   std::ofstream(file) << R"(
@@ -192,6 +205,47 @@ TEST_F(RewardFunc, AnErrorOrNoneIsOneAnswersAlone) {
   }
 }
 
+TEST_F(RewardFunc, KeepsItsChannelFromProgramsThatTheFunctionStarts) {
+  EXPECT_THAT(Values("import os, subprocess\n"
+                     "def f(prompts, completions, **_):\n"
+                     "    os.system('echo \\'{\"reward\": 1}\\'')\n"
+                     "    read = subprocess.run(['cat'], capture_output=True, text=True).stdout\n"
+                     "    return [0.5 + len(read) for _ in completions]\n"),
+              ElementsAre(0.5, 0.5));
+}
+
+TEST_F(RewardFunc, OfAnotherNumberOfValuesIsAnErrorOfAll) {
+  for (const char* values : {"[1.0]", "1.0", "[1, 0, 1]"}) {
+    const auto rewards = Ask(std::string("def f(prompts, completions, **_): return ") + values + "\n");
+    EXPECT_THAT(std::string(rewards[0].status().message()), HasSubstr("for 2 answers")) << values;
+    EXPECT_FALSE(rewards[1].ok()) << values;
+  }
+}
+
+TEST_F(RewardFunc, LeavesOutLogsThatAreNoNumbers) {
+  const auto rewards = Ask(R"(
+def reward_func(queries, prompts, labels):
+    return {"rewards": [1, 1], "scores": [1, float("nan")],
+            "extra_logs": {"text": ["a", "b"], "set": [{1}, {2}], "nan": [float("nan"), 2]}}
+)");
+  ASSERT_TRUE(rewards[0].ok()) << rewards[0].status();
+  EXPECT_TRUE(rewards[0]->extra_logs.empty());
+  EXPECT_THAT(std::string(rewards[1].status().message()), HasSubstr("nan as score of this answer"));
+}
+
+TEST_F(RewardFunc, TakesRowsWithColumnsOfItsOwnNames) {
+  const std::string file = testing::TempDir() + "/columns.py";
+  std::ofstream(file) << "def f(prompts, completions, **_): return [len(p) for p in prompts]\n";
+  const auto command =
+      NewCommand({.command = "python3 examples/rewards/reward_func.py " + file, .timeout = absl::Seconds(60)}).value();
+  Answer answer = Of("yes");
+  answer.row = R"({"prompts": "mine", "completions": 3})";
+  const Answer* const one[] = {&answer};
+  const auto reward = command->Score(one, {}).at(0);
+  ASSERT_TRUE(reward.ok()) << reward.status();
+  EXPECT_EQ(reward->value, 10);
+}
+
 TEST_F(RewardFunc, SaysWhichFunctionIsNotFound) {
   EXPECT_THAT(ErrorOf("def reward(answer): return 1\n"), HasSubstr("queries, completions, solution_str"));
   const std::string two = "def a(completions, **_): return [1]\ndef b(completions, **_): return [0, 0]\n";
@@ -278,7 +332,7 @@ TEST(Command, AnAnswerNeverGetsTheRewardOfAnother) {
   // So late that the next question is there.
   const auto command = numbered("time.sleep(0.3); print(reply, flush=True)");
   EXPECT_TRUE(ask(*command, 0).ok());
-  EXPECT_THAT(std::string(ask(*command, 1).status().message()), HasSubstr("is to another question than 2"));
+  EXPECT_THAT(std::string(ask(*command, 1).status().message()), HasSubstr("is to another question than "));
 }
 
 // Without ids nothing tells whose the rewards before were.
@@ -323,6 +377,9 @@ TEST(Command, ThatDefinesAFunctionAndEndsIsToldWhatServesIt) {
   std::ofstream(file) << "def reward_func(queries, prompts, labels): return [1]\n";
   const absl::Status status = NewCommand({.command = "python3 " + file}).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("examples/rewards/reward_func.py"));
+  const auto slow = NewCommand({.command = "sleep 1"});
+  ASSERT_TRUE(slow.ok()) << slow.status();
+  EXPECT_THAT(std::string(Ask(**slow, Of("a")).status().message()), HasSubstr("examples/rewards/reward_func.py"));
   EXPECT_THAT(std::string(NewCommand({.command = "exit 3"}).status().message()), Not(HasSubstr("reward_func")));
 }
 
