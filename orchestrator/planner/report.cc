@@ -161,7 +161,7 @@ std::string LinkTable(const RunConfig& config, const Plan& plan) {
                     " a step, over gRPC");
     const std::optional<double> seconds = WeightSyncSeconds(config, weights);
     if (seconds != 0) absl::StrAppend(&text, ": ", Seconds(seconds), " seconds at least between nodes");
-    text += "\n";
+    text += '\n';
   }
   return text;
 }

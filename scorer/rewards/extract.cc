@@ -109,7 +109,7 @@ class TripleQuotes {
           open_ = triple;
           at += 2;
         } else {  // ends in its line
-          while (++at < line.size() && line[at] != c) at += line[at] == '\\';
+          for (++at; at < line.size() && line[at] != c; ++at) at += line[at] == '\\';
         }
       }
     }

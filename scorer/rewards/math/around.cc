@@ -322,16 +322,17 @@ bool Leaves(std::string_view behind, bool after_unit, bool one) {
         return false;
       }
       i = end;
-    } else if (c == '\n') {
+    } else if (c == '\n' || c == '=' ||
+               (c == '<' && i + 1 < behind.size() &&
+                (behind[i + 1] == '/' || behind[i + 1] == '|' || AsciiLetter(behind[i + 1])))) {
       return words.MayEnd();
     } else if (c == '.' || c == '!') {
       if (i + 1 == behind.size() || OneOf(" \n*$)\"'\\", behind[i + 1]) || (behind[i + 1] & 0x80) != 0)
         return words.MayEnd();
       if (c == '!' || !AsciiLetter(behind[i + 1])) return false;
       ++i;
-    } else if (c == ',' || c == ';' || c == ':' || c == '(') {
-      return words.MayEnd() && !TakesBack(behind.substr(i + 1));
-    } else if (c == '-' && i > 0 && behind[i - 1] == ' ' && i + 1 < behind.size() && behind[i + 1] == ' ') {
+    } else if (OneOf(",;:(", c) ||
+               (c == '-' && i > 0 && behind[i - 1] == ' ' && i + 1 < behind.size() && behind[i + 1] == ' ')) {
       return words.MayEnd() && !TakesBack(behind.substr(i + 1));
     } else if (AsciiDigit(c)) {
       if (!words.TakeNumber()) return false;
@@ -356,11 +357,6 @@ bool Leaves(std::string_view behind, bool after_unit, bool one) {
       size_t end = i + 1;
       while (end < behind.size() && (AsciiDigit(behind[end]) || OneOf("{}-", behind[end]))) ++end;
       i = end;
-    } else if (c == '<' && i + 1 < behind.size() &&
-               (behind[i + 1] == '/' || behind[i + 1] == '|' || AsciiLetter(behind[i + 1]))) {
-      return words.MayEnd();
-    } else if (c == '=') {
-      return words.MayEnd();
     } else if (c == '/' && i + 2 < behind.size() && AsciiLetter(behind[i + 1]) &&
                (upright || AsciiLetter(behind[i + 2])) && !words.AtNumber()) {
       if (!words.Take("per")) return false;
@@ -454,9 +450,8 @@ std::optional<std::string> FactorAround(std::string_view text, std::string_view 
       const bool dash = last == '-' && plain.size() > 2 && plain[plain.size() - 2] == ' ' && before.ends_with(' ') &&
                         AsciiLetter(plain[plain.size() - 3]);
       if (!arrow && !dash && !is_tag) return std::nullopt;
-    } else if (last == '.' && plain.size() > 1 && AsciiDigit(plain[plain.size() - 2]) && before.ends_with('.')) {
-      return std::nullopt;
-    } else if (OneOf("+*/^<!|", last) || AsciiDigit(last)) {
+    } else if (OneOf("+*/^<!|", last) || AsciiDigit(last) ||
+               (last == '.' && plain.size() > 1 && AsciiDigit(plain[plain.size() - 2]) && before.ends_with('.'))) {
       return std::nullopt;
     } else if (last == ')' || last == ']' || last == '}') {
       // Behind text and the end of a formula; no factor.

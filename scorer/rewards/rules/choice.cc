@@ -263,8 +263,9 @@ class Sentence {
   bool IsHedged(size_t k) const {
     constexpr size_t kLongest = 24;
     const size_t at = letters_[k].at;
-    for (size_t i = at; i-- > 0 && at - i < kLongest && !IsOne(words_[i], {",", "so", "but", "because"});) {
-      if (IsOne(words_[i], {"maybe"})) return true;
+    for (size_t back = 1; back <= at && back < kLongest; ++back) {
+      if (IsOne(words_[at - back], {",", "so", "but", "because"})) break;
+      if (IsOne(words_[at - back], {"maybe"})) return true;
     }
     size_t behind = letters_[k].at + 1;
     while (IsAt(behind, {"is", "filler", "the", "also", "it"})) ++behind;

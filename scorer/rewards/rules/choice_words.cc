@@ -257,8 +257,8 @@ class WordReader {
     size_t behind = at_ + 1;
     while (behind < text_.size() && std::string_view("*_\"").find(text_[behind]) != std::string_view::npos) ++behind;
     if (behind < text_.size() && std::string_view(").:").find(text_[behind]) != std::string_view::npos) {
-      while (++behind < text_.size() && std::string_view("*_\":").find(text_[behind]) != std::string_view::npos) {
-      }
+      ++behind;
+      while (behind < text_.size() && std::string_view("*_\":").find(text_[behind]) != std::string_view::npos) ++behind;
       const size_t word = std::min(text_.size(), text_.find_first_not_of(" *_$\"([", behind));
       const char32_t first = CharBehind(text_, word);
       letter.heads = word > behind && (IsInWord(first) || IsIdeograph(first) || first == '\\' || first == '-');

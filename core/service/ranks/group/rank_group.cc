@@ -157,7 +157,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     *from.mutable_leaves() = leaves;
     if (lane_ != nullptr) lane_->outbox.Put(std::move(from));
     ToRank to;
-    *to.mutable_leaves() = leaves;
+    *to.mutable_leaves() = std::move(leaves);
     SayToAll(to);
     changed_.notify_all();
   }
@@ -215,7 +215,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   };
   // A follower's.
   struct FollowerEnd {
-    explicit FollowerEnd(std::shared_ptr<grpc::Channel> leader)
+    explicit FollowerEnd(const std::shared_ptr<grpc::Channel>& leader)
         : stub(Rank::NewStub(leader)), stream(stub->Lane(&context)) {}
     grpc::ClientContext context;
     const std::unique_ptr<Rank::Stub> stub;
@@ -375,7 +375,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     join.mutable_join()->set_endpoint(context_.endpoint);
     const std::lock_guard lock(mutex_);
     if (leaving_) return;
-    lane_ = std::make_unique<FollowerEnd>(std::move(leader));
+    lane_ = std::make_unique<FollowerEnd>(leader);
     lane_->outbox.Put(std::move(join));
     lane_->reader = std::thread([this, lane = lane_.get()] {
       ToRank message;
