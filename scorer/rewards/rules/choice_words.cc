@@ -23,19 +23,20 @@ constexpr std::pair<std::string_view, std::string_view> kVocabulary[] = {
     {"option", "option options choice choices statement letter 选项 選項 项 項"},
     {"is",
      "is are was were be been being am equals seems looks appears must should would will does do did has have had can "
-     "est es ist was 是 为 為 は 은 는 被 应 應 应该 應該"},
+     "est es ist was 是 为 為 は 은 는 가 이 被 应 應 应该 應該"},
     {"not",
      "not never doubt neither nor except without nothing+but anything+but other+than rather+than instead+of unlike "
      "compared+to "
      "compared+with contrast+to contrast+with "
-     "不是 不 不选 不選 并非 並非 非 除了 ではな ではありません"},
+     "no+es n'est+pas nicht "
+     "不是 不 不选 不選 不能 不能选 不要 不要选 别 别选 不会是 不可能是 并非 並非 非 除了"},
     {"eliminate",
      "eliminate eliminates eliminated eliminating exclude excludes excluded excluding rule+out rules+out ruled+out "
      "ruling+out reject rejects rejected rejecting discard discards discarded discarding cross+out crossed+out 排除"},
     {"wrong",
      "wrong incorrect false impossible invalid unlikely too fails fail contradicts contradict 错 錯 错误 錯誤 有误 "
      "不对 "
-     "不對 不正确 不正確"},
+     "不對 不正确 不正確 ではな ではない ではありません じゃない じゃありません 아닙니다 아니다 아니에요"},
     {"right", "right correct best better 正确 正確 对 對"},
     {"true", "true valid"},
     {"choose",
