@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "core/answer_extraction/boxed.h"
 #include "scorer/rewards/extract.h"
+#include "scorer/rewards/math/amends.h"
 #include "scorer/rewards/math/around.h"
 #include "scorer/rewards/math/formulas.h"
 #include "scorer/rewards/math/parser.h"
@@ -197,7 +198,8 @@ std::string Behind(std::string_view text, const Mark& mark, std::string* words) 
   const bool display = rest.starts_with("\\[") || rest.starts_with("$$");
   std::string_view line = display ? rest : rest.substr(0, rest.find('\n'));
   if (rest.starts_with("not ")) return "";
-  if (IsDenied(text.substr(0, mark.begin))) return std::string(kNotUnderstood);
+  const std::string_view before_mark = text.substr(0, mark.begin);
+  if (IsDenied(before_mark) || IsOfAnother(before_mark)) return std::string(kNotUnderstood);
   // "(A) 5", of several answers that were to choose from.
   if (line.size() > 4 && line[0] == '(' && absl::ascii_isupper(static_cast<unsigned char>(line[1])) &&
       line.substr(2, 2) == ") " && First(line.substr(4)).has_value()) {
@@ -228,6 +230,15 @@ std::string Behind(std::string_view text, const Mark& mark, std::string* words) 
   return "";
 }
 
+// What is in the last <answer></answer>, or "".
+std::string_view LastAnswerElement(std::string_view text) {
+  constexpr std::string_view kBegin = "<answer>";
+  const size_t end = text.rfind("</answer>");
+  const size_t begin = end == kNowhere ? kNowhere : text.rfind(kBegin, end);
+  if (begin == kNowhere) return "";
+  return StripSpace(text.substr(begin + kBegin.size(), end - begin - kBegin.size()));
+}
+
 }  // namespace
 
 std::string AnswerIn(std::string_view response) {
@@ -238,6 +249,7 @@ std::string AnswerIn(std::string_view response) {
     text.remove_prefix(thought + kThoughtEnds.size());
   }
   const std::vector<std::string_view> boxes = BoxedContents(text);
+  if (const std::string_view said = LastAnswerElement(text); boxes.empty() && !said.empty()) text = said;
   const size_t end_of_boxes = boxes.empty() ? 0 : EndIn(text, boxes.back());
   if (boxes.empty() && IsFormula(StripSpace(text)) && Formulas(text).empty()) return std::string(StripSpace(text));
   const std::vector<Mark> marks = Marks(text);
@@ -255,6 +267,10 @@ std::string AnswerIn(std::string_view response) {
   if (!boxes.empty()) {
     size_t first = 0;
     const std::string joined = JoinLast(text, boxes, &first);
+    if (first > 0 && StripSpace(boxes[first - 1]) != StripSpace(boxes[first])) {
+      const size_t end = EndIn(text, boxes[first - 1]), begin = static_cast<size_t>(boxes[first].data() - text.data());
+      if (IsGuess(text.substr(end, text.rfind('\\', begin) - end))) return std::string(kNotUnderstood);
+    }
     const std::optional<std::string> factor = FactorAround(text, boxes[first], boxes.back());
     return factor.has_value() ? joined + *factor : std::string(kNotUnderstood);
   }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "scorer/rewards/math/amends.h"
 #include "scorer/rewards/math/units.h"
 #include "scorer/rewards/math/value_words.h"
 
@@ -243,6 +244,8 @@ bool AnyDenies(const std::vector<std::string>& words) {
 
 // Whether the clause that begins `behind` takes back what was said, or says another value beside it.
 bool TakesBack(std::string_view behind) {
+  constexpr size_t kNear = 30;
+  if (DeniesInChinese(behind.substr(0, kNear)) || Retracts(behind)) return true;
   size_t i = 0;
   while (i < behind.size() && !InWord(behind[i]) && !AsciiDigit(behind[i]) && behind[i] != '\\') ++i;
   const std::vector<std::string> words = WordsOf(behind.substr(i, 80));
@@ -302,8 +305,11 @@ bool Leaves(std::string_view behind, bool after_unit, bool one) {
       const std::string_view word = behind.substr(i, end - i);
       static const auto* clauses = new Set{"because", "since", "as",    "so",   "which", "when",     "who",
                                            "where",   "while", "after", "thus", "hence", "therefore"};
-      if (clauses->contains(absl::AsciiStrToLower(absl::string_view(word.data(), word.size())))) return words.MayEnd();
-      if (word.starts_with("\xE3\x80\x82")) return words.MayEnd();
+      if (clauses->contains(absl::AsciiStrToLower(absl::string_view(word.data(), word.size())))) {
+        return words.MayEnd() && !Retracts(behind.substr(end));
+      }
+      if (DeniesInChinese(word)) return false;
+      if (word.starts_with("\xE3\x80\x82")) return words.MayEnd() && !Retracts(behind.substr(end));
       // "and not 6"
       const std::string_view rest = behind.substr(end);
       if ((word == "and" || word == "but" || word == "not") && (word == "not" || rest.starts_with(" not "))) {
@@ -325,10 +331,10 @@ bool Leaves(std::string_view behind, bool after_unit, bool one) {
     } else if (c == '\n' || c == '=' ||
                (c == '<' && i + 1 < behind.size() &&
                 (behind[i + 1] == '/' || behind[i + 1] == '|' || AsciiLetter(behind[i + 1])))) {
-      return words.MayEnd();
+      return words.MayEnd() && !Retracts(behind.substr(i + 1));
     } else if (c == '.' || c == '!') {
       if (i + 1 == behind.size() || OneOf(" \n*$)\"'\\", behind[i + 1]) || (behind[i + 1] & 0x80) != 0)
-        return words.MayEnd();
+        return words.MayEnd() && !Retracts(behind.substr(i + 1));
       if (c == '!' || !AsciiLetter(behind[i + 1])) return false;
       ++i;
     } else if (OneOf(",;:(", c) ||
@@ -384,7 +390,7 @@ bool LeadsIn(std::string_view before) {
   if ((rest.back() & 0x80) != 0) {
     static const std::vector<std::string_view> say = {"是", "为", "為", "得", "有", "等于",
                                                       "共", "案", "了", "は", "→",  "⇒"};
-    return rest.find("不") == std::string_view::npos &&
+    return rest.find("不") == std::string_view::npos && !DeniesInChinese(rest) &&
            std::any_of(say.begin(), say.end(), [&](std::string_view word) { return rest.ends_with(word); });
   }
   if (!AsciiLetter(rest.back())) return false;
@@ -393,6 +399,11 @@ bool LeadsIn(std::string_view before) {
   if (begin > 0 && rest[begin - 1] == '\\') return IsLayout(rest.substr(begin));
   std::vector<std::string> words = WordsOf(rest);
   if (AnyDenies(words)) return false;
+  // "the answer plus one", "the answer to the previous question"
+  if (const auto answer = std::ranges::find(words, "answer"); answer != words.end() && answer + 1 != words.end()) {
+    static const auto* changes = new Set{"plus", "minus", "times", "mod", "modulo", "squared"};
+    if (changes->contains(answer[1]) || std::ranges::find(words, "previous") != words.end()) return false;
+  }
   while (!words.empty() && IsFiller(words.back())) words.pop_back();
   if (words.empty()) return true;
   const std::string last = words.back();
@@ -432,6 +443,8 @@ std::optional<std::string> FactorAround(std::string_view text, std::string_view 
   const size_t end_of_last = last_box.data() + last_box.size() - text.data();
   std::string_view before = text.substr(0, first_box.data() - text.data()), behind = text.substr(end_of_last);
   before = before.substr(0, before.rfind('\\'));
+  constexpr size_t kNear = 24;
+  if (DeniesInChinese(before.substr(before.size() - std::min(before.size(), kNear)))) return std::nullopt;
   if (!behind.empty()) behind.remove_prefix(1);  // the brace
   const size_t line = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
   std::string_view plain = WithoutOpeners(before.substr(line));

@@ -147,10 +147,11 @@ std::optional<mpq_class> FactorOf(std::string_view word) {
 
 bool Denies(std::string_view word) {
   static const auto* words =
-      new Words{"not",       "no",       "never",      "none",     "nor",      "neither", "cannot", "wrong",   "false",
-                "incorrect", "maybe",    "perhaps",    "possibly", "probably", "unless",  "if",     "whether", "nobody",
-                "doubt",     "doubtful", "impossible", "unlikely", "deny",     "denies",  "ain't",  "untrue",  "hardly",
-                "guess",     "suppose",  "assume",     "anything", "nothing",  "either",  "rather"};
+      new Words{"not",      "no",        "never",   "none",    "nor",      "neither",  "cannot",   "wrong",
+                "false",    "incorrect", "maybe",   "perhaps", "possibly", "probably", "unless",   "if",
+                "whether",  "nobody",    "mistake", "refuse",  "refuses",  "doubt",    "doubtful", "impossible",
+                "unlikely", "deny",      "denies",  "ain't",   "untrue",   "hardly",   "guess",    "suppose",
+                "assume",   "anything",  "nothing", "either",  "rather"};
   const std::string lower = LowerWord(word);
   return words->contains(lower) || EndsWithAny(lower, {"n't"});
 }
