@@ -48,12 +48,23 @@ bool Retracts(std::string_view behind) {
   if (IsAny(words[0], {"wait", "hmm", "oops", "sorry", "correction", "nope", "actually"})) return true;
   if (words[0] == "no") return behind.size() == 2 || behind[2] != ' ';
   if (words[0] == "let" && std::ranges::find(words, "correct") != words.end()) return true;
+  // Of what was said, not of another thing: "Option A is wrong".
   for (size_t i = 0; i < std::min(words.size(), kMostWords); ++i) {
-    if (i > 0 && IsAny(words[i - 1], {"not", "nothing", "t"})) continue;
     if (IsAny(words[i], {"incorrect", "wrong", "false", "mistaken", "kidding"})) return true;
     if (words[i] == "should" && i + 1 < words.size() && words[i + 1] == "be" && HasDigit(behind)) return true;
+    if (!IsAny(words[i], {"that", "this", "it", "which", "is", "was", "s", "just", "i", "m", "am", "the", "answer",
+                          "but", "however", "seems", "looks", "clearly", "completely"})) {
+      return false;
+    }
   }
   return false;
+}
+
+bool Offers(std::string_view behind) {
+  constexpr size_t kMostBytes = 40;
+  const std::vector<std::string> words = LowerWords(behind.substr(0, kMostBytes));
+  return !words.empty() &&
+         IsAny(words[0], {"or", "maybe", "perhaps", "possibly", "alternatively", "else", "either", "otherwise"});
 }
 
 bool DeniesInChinese(std::string_view text) {

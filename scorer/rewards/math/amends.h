@@ -10,6 +10,9 @@ namespace quartet::math {
 // "which is wrong", "it should be 71".
 bool Retracts(std::string_view behind);
 
+// Whether the clause offers a further value: "or 73", "possibly".
+bool Offers(std::string_view behind);
+
 // Whether a Chinese word of `text` denies or bounds a value: 不是, 错, 至少.
 bool DeniesInChinese(std::string_view text);
 

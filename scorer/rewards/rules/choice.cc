@@ -8,8 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "core/answer_extraction/boxed.h"
 #include "scorer/rewards/extract.h"
+#include "scorer/rewards/math/amends.h"
 #include "scorer/rewards/rules/choice_words.h"
 #include "scorer/rewards/rules/plain_text.h"
 
@@ -204,9 +206,13 @@ class Sentence {
     for (size_t k = 0; k + 1 < letters_.size(); ++k) {
       Letter &one = letters_[k], &next = letters_[k + 1];
       const std::span<const ChoiceWord> between = words_.subspan(one.at + 1, next.at - one.at - 1);
-      one.strongly = std::ranges::any_of(between, [](const auto& word) { return IsOne(word, kJoins); });
+      // "B A C": nothing but letters.
+      const bool bare = between.empty() && std::ranges::all_of(words_.subspan(next.at), [](const auto& word) {
+                          return word.kind == Kind::kLetter;
+                        });
+      one.strongly = bare || std::ranges::any_of(between, [](const auto& word) { return IsOne(word, kJoins); });
       one.joins_next =
-          one.letter != next.letter && between.size() <= 6 && !between.empty() &&
+          one.letter != next.letter && between.size() <= 6 && (bare || !between.empty()) &&
           std::ranges::all_of(
               between,
               [](const auto& word) {
@@ -376,14 +382,38 @@ std::optional<char> OnlyLetter(std::string_view text, std::string_view choices, 
 
 }  // namespace
 
+// "is not", "Not $", of what stands before a box.
+bool EndsInNot(std::string_view before) {
+  while (!before.empty() && std::string_view(" *$({\"\n").find(before.back()) != std::string_view::npos) {
+    before.remove_suffix(1);
+  }
+  constexpr size_t kNot = 3;
+  const std::string last =
+      absl::AsciiStrToLower(std::string(before.substr(before.size() - std::min(before.size(), kNot))));
+  return last == "not" || last == "n't";
+}
+
 std::optional<char> ChosenLetter(std::string_view text, std::string_view choices) {
   const std::string plain = Plain(text);
   std::vector<std::string_view> boxes;
   if (LastBoxed(plain).has_value()) boxes = BoxedContents(plain);
   bool several = false;
+  const auto begin = [&](size_t box) { return static_cast<size_t>(boxes[box].data() - plain.data()); };
   for (size_t i = boxes.size(); i-- > 0;) {
     const std::optional<char> letter = OnlyLetter(boxes[i], choices, &several);
-    if (letter.has_value() || several) return letter;
+    if (several) return std::nullopt;
+    if (!letter.has_value()) continue;
+    const std::string_view text_of_all = plain;
+    const std::string_view before = text_of_all.substr(0, text_of_all.rfind('\\', begin(i)));
+    if (i > 0) {
+      const std::optional<char> other = OnlyLetter(boxes[i - 1], choices, &several);
+      const size_t end = begin(i - 1) + boxes[i - 1].size() + 1;
+      if (other.has_value() && other != letter && end <= before.size() && math::IsGuess(before.substr(end))) {
+        return std::nullopt;
+      }
+    }
+    const bool denied = EndsInNot(before) || math::Retracts(text_of_all.substr(begin(i) + boxes[i].size()));
+    return denied ? std::nullopt : letter;
   }
   const std::vector<ChoiceWord> words = ChoiceWords(plain, choices, /*any_case=*/false);
   if (std::ranges::any_of(words, [](const auto& word) { return word.kind == Kind::kLetter; }))

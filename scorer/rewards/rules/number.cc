@@ -15,6 +15,7 @@
 #include "core/errors/shown.h"
 #include "core/tokenizer/unicode.h"
 #include "scorer/rewards/extract.h"
+#include "scorer/rewards/math/amends.h"
 #include "scorer/rewards/math/around.h"
 #include "scorer/rewards/math/value_words.h"
 #include "scorer/rewards/rules/plain_text.h"
@@ -96,6 +97,15 @@ void SkipOpeners(std::string_view* text) {
 // "The final answer is", "Answer", which say that the answer follows.
 bool SkipAnswerWords(std::string_view* text) {
   std::string_view in = *text;
+  for (const std::string_view word : {"最终答案", "最后答案", "答案"}) {
+    if (!Consume(&in, word)) continue;
+    if (!Consume(&in, "是") && !Consume(&in, "为") && !Consume(&in, "為")) {
+      SkipSpaces(&in);
+      if (!Consume(&in, ":")) return false;
+    }
+    *text = in;
+    return true;
+  }
   const auto take = [&](std::string_view word) {
     if (in.size() < word.size() ||
         !absl::EqualsIgnoreCase(absl::string_view(in.data(), word.size()),
@@ -392,10 +402,10 @@ class Rest {
       } else if (rest_[0] == '=') {
         return words_.MayEnd() && IsWriting(rest_.substr(1));
       } else if (rest_[0] == '.' || (unit_ && rest_[0] == '!')) {
-        if (!words_.MayEnd()) return false;
+        if (!words_.MayEnd() || IsAmended(rest_.substr(1))) return false;
         return rest_.size() == 1 || (rest_[1] != '.' && !IsDigit(rest_[1]) && !IsLetter(rest_[1]));
       } else if (ConsumeAny(&rest_, kPauses)) {
-        return words_.MayEnd() && WordsFollow();
+        return words_.MayEnd() && !IsAmended(rest_) && WordsFollow();
       } else if (!TakeUnit()) {
         return false;
       }
@@ -425,6 +435,8 @@ class Rest {
  private:
   static constexpr std::string_view kBrackets[] = {"(", "[", "{", "\\(", "\\["};
   static constexpr std::string_view kPauses[] = {",", ";", ":", "—"};
+
+  static bool IsAmended(std::string_view behind) { return math::Retracts(behind) || math::Offers(behind); }
 
   bool WordsFollow() {
     while (SkipSpaces(&rest_) || ConsumeAny(&rest_, kClosers)) {
@@ -506,7 +518,12 @@ std::optional<mpq_class> PlainNumber(std::string_view text) {
   constexpr int kMostNames = 8;  // "x = y = 72"
   SkipOpeners(&text);
   if (SkipAnswerWords(&text)) SkipOpeners(&text);
-  text = text.substr(0, text.find('\n'));
+  const size_t line_end = std::min(text.size(), text.find('\n'));
+  // A list of guesses.
+  if (const std::string_view next = StripSpace(text.substr(line_end)); !next.empty() && IsDigit(next[0])) {
+    return std::nullopt;
+  }
+  text = text.substr(0, line_end);
   for (int names = 0; names <= kMostNames; ++names) {
     if (std::optional<mpq_class> number = WholeNumber(text)) return number;
     const size_t first = text.find('='), last = text.rfind('=');
