@@ -102,7 +102,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   grpc::Service* service() override { return static_cast<Rank::Service*>(this); }
 
   absl::Status Start(std::shared_ptr<grpc::Channel> leader, absl::Duration timeout) override {
-    if (!is_leader()) Join(std::move(leader));
+    if (!is_leader()) Join(leader);
     std::unique_lock lock(mutex_);
     if (is_leader()) Welcome();
     changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout), [this] { return welcome_ || !lost_.ok() || leaving_; });
@@ -369,7 +369,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   // ---- A follower's end.
 
-  void Join(std::shared_ptr<grpc::Channel> leader) {
+  void Join(const std::shared_ptr<grpc::Channel>& leader) {
     FromRank join;
     join.mutable_join()->set_rank(rank());
     join.mutable_join()->set_endpoint(context_.endpoint);
