@@ -68,8 +68,20 @@ bool Offers(std::string_view behind) {
 }
 
 bool DeniesInChinese(std::string_view text) {
-  for (const std::string_view word : {"不是", "不为", "不為", "不等", "不对", "不對", "不会", "不可能", "并非", "错",
-                                      "錯", "至少", "至多", "最多", "最少", "大于", "小于", "超过", "不足"}) {
+  std::string rest(text);
+  // "That's right", "and not 71": the value stays.
+  for (const std::string_view harmless : {"没错", "沒錯", "不错", "不錯", "而不是", "而非"}) {
+    for (size_t at; (at = rest.find(harmless)) != std::string::npos;) rest.erase(at, harmless.size());
+  }
+  for (const std::string_view word :
+       {"不是", "不为", "不為", "不等", "不对", "不對", "不会", "不可能", "并非", "错", "錯"}) {
+    if (rest.find(word) != std::string::npos) return true;
+  }
+  return false;
+}
+
+bool BoundsInChinese(std::string_view text) {
+  for (const std::string_view word : {"至少", "至多", "最多", "最少", "大于", "小于", "超过", "不足"}) {
     if (text.find(word) != std::string_view::npos) return true;
   }
   return false;

@@ -13,8 +13,9 @@ bool Retracts(std::string_view behind);
 // Whether the clause offers a further value: "or 73", "possibly".
 bool Offers(std::string_view behind);
 
-// Whether a Chinese word of `text` denies or bounds a value: 不是, 错, 至少.
+// Whether a Chinese word of `text` denies a value: 不是, 错; bounds it: 至少.
 bool DeniesInChinese(std::string_view text);
+bool BoundsInChinese(std::string_view text);
 
 // Whether `between` two boxes makes them guesses, of which the last is no more the answer than the first: "or maybe",
 // the marks of a list.

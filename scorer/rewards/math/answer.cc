@@ -248,8 +248,17 @@ std::string AnswerIn(std::string_view response) {
   if (const size_t thought = text.rfind(kThoughtEnds); thought != kNowhere) {
     text.remove_prefix(thought + kThoughtEnds.size());
   }
-  const std::vector<std::string_view> boxes = BoxedContents(text);
-  if (const std::string_view said = LastAnswerElement(text); boxes.empty() && !said.empty()) text = said;
+  std::vector<std::string_view> boxes = BoxedContents(text);
+  if (const std::string_view said = LastAnswerElement(text);
+      !said.empty() && (boxes.empty() || boxes.back().data() < said.data() + said.size())) {
+    const size_t begin = static_cast<size_t>(said.data() - text.data());
+    if (IsDenied(text.substr(0, text.rfind('<', begin))) ||
+        Retracts(text.substr(text.find('>', begin + said.size())))) {
+      return std::string(kNotUnderstood);
+    }
+    text = said;
+    boxes = BoxedContents(text);
+  }
   const size_t end_of_boxes = boxes.empty() ? 0 : EndIn(text, boxes.back());
   if (boxes.empty() && IsFormula(StripSpace(text)) && Formulas(text).empty()) return std::string(StripSpace(text));
   const std::vector<Mark> marks = Marks(text);
@@ -267,9 +276,10 @@ std::string AnswerIn(std::string_view response) {
   if (!boxes.empty()) {
     size_t first = 0;
     const std::string joined = JoinLast(text, boxes, &first);
-    if (first > 0 && StripSpace(boxes[first - 1]) != StripSpace(boxes[first])) {
-      const size_t end = EndIn(text, boxes[first - 1]), begin = static_cast<size_t>(boxes[first].data() - text.data());
-      if (IsGuess(text.substr(end, text.rfind('\\', begin) - end))) return std::string(kNotUnderstood);
+    for (size_t box = first; box > 0; --box) {
+      const size_t end = EndIn(text, boxes[box - 1]), begin = static_cast<size_t>(boxes[box].data() - text.data());
+      if (!IsGuess(text.substr(end, text.rfind('\\', begin) - end))) break;
+      if (StripSpace(boxes[box - 1]) != StripSpace(boxes[first])) return std::string(kNotUnderstood);
     }
     const std::optional<std::string> factor = FactorAround(text, boxes[first], boxes.back());
     return factor.has_value() ? joined + *factor : std::string(kNotUnderstood);

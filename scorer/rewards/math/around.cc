@@ -390,7 +390,7 @@ bool LeadsIn(std::string_view before) {
   if ((rest.back() & 0x80) != 0) {
     static const std::vector<std::string_view> say = {"是", "为", "為", "得", "有", "等于",
                                                       "共", "案", "了", "は", "→",  "⇒"};
-    return rest.find("不") == std::string_view::npos && !DeniesInChinese(rest) &&
+    return rest.find("不") == std::string_view::npos && !DeniesInChinese(rest) && !BoundsInChinese(rest) &&
            std::any_of(say.begin(), say.end(), [&](std::string_view word) { return rest.ends_with(word); });
   }
   if (!AsciiLetter(rest.back())) return false;
@@ -444,7 +444,11 @@ std::optional<std::string> FactorAround(std::string_view text, std::string_view 
   std::string_view before = text.substr(0, first_box.data() - text.data()), behind = text.substr(end_of_last);
   before = before.substr(0, before.rfind('\\'));
   constexpr size_t kNear = 24;
-  if (DeniesInChinese(before.substr(before.size() - std::min(before.size(), kNear)))) return std::nullopt;
+  std::string_view near = before.substr(before.size() - std::min(before.size(), kNear));
+  for (const std::string_view end : {"。", "，", "\n", ".", ","}) {
+    if (const size_t at = near.rfind(end); at != std::string_view::npos) near.remove_prefix(at + end.size());
+  }
+  if (DeniesInChinese(near)) return std::nullopt;
   if (!behind.empty()) behind.remove_prefix(1);  // the brace
   const size_t line = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
   std::string_view plain = WithoutOpeners(before.substr(line));
