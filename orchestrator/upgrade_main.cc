@@ -12,9 +12,9 @@
 #include "core/base/status_macros.h"
 #include "core/command_line/command_line.h"
 #include "orchestrator/clients/cancellation.h"
-#include "orchestrator/run_status/run_status.h"
 #include "orchestrator/terminal/interrupt_watch.h"
 #include "orchestrator/upgrades/control_folder.h"
+#include "viewer/run_status/run_status.h"
 
 namespace quartet {
 namespace {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Each argument is NAME=FILE: the labels that something depends on. Of a service's programs: no service may depend on
 # another one, nor on the orchestrator or the integration tests. Engines know no gRPC,
-# and of a configuration their own section alone; `libtorch_free` knows no LibTorch.
+# and of a configuration their own section alone; `libtorch_free` knows no LibTorch, and neither does the orchestrator, which
+# reaches no service, no planner and nothing of deploy/; what shows a run reads its folder and knows no orchestrator.
 set -euo pipefail
 units=(rollout policy_trainer critic_trainer scorer orchestrator tests)
 bad=0
@@ -26,6 +27,8 @@ for argument in "$@"; do
       refuse "${file}" "${name}" '^@com_github_grpc_grpc//:grpc++$'
       refuse "${file}" "${name}" '^//core/config[:/]'
       ;;
+    orchestrator) refuse "${file}" "${name}" '^@libtorch//\|^//\(rollout\|policy_trainer\|critic_trainer\|scorer\|planner\|deploy\)[:/]' ;;
+    viewer) refuse "${file}" "${name}" '^//orchestrator[:/]' ;;
     libtorch_free) refuse "${file}" "${name}" '^@libtorch//' ;;
     *)
       # Only the shared protocol may connect two services.

@@ -91,7 +91,7 @@ class SlurmTest : public ::testing::Test {
     arguments.insert(arguments.end(), orchestrator.begin(), orchestrator.end());
     arguments.insert(arguments.end(), run_.arguments.begin(), run_.arguments.end());
     arguments.insert(arguments.end(), flags.begin(), flags.end());
-    return hosts_->Start(harness_, 1, "orchestrator/engines/launch", arguments, Environment());
+    return hosts_->Start(harness_, 1, "deploy/launch", arguments, Environment());
   }
 
   // The same of fine-tuning, whose trainer is on two nodes.
@@ -112,7 +112,7 @@ class SlurmTest : public ::testing::Test {
     for (const std::string& field : fields) arguments.push_back("--set=" + field);
     std::map<std::string, std::string> environment = Environment();
     environment.insert(more.begin(), more.end());
-    return hosts_->Start(harness_, 1, "orchestrator/engines/launch", arguments, environment);
+    return hosts_->Start(harness_, 1, "deploy/launch", arguments, environment);
   }
 
   // Lets a job of a higher partition take the nodes.

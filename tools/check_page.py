@@ -3,7 +3,7 @@
 
     tools/check_page.py PROGRAMS [--keep=FOLDER]
 
-PROGRAMS is the folder of the programs //orchestrator:report and //orchestrator:compare. Run folders are made up here: without a step, with one, with hostile answers, NaN and
+PROGRAMS is the folder of the programs //viewer:report and //viewer:compare. Run folders are made up here: without a step, with one, with hostile answers, NaN and
 a continuation, without a critic, that learns nothing, of fine-tuning, of preferences, of 10,000 steps. Of each page: no message on the console (an error,
 a request that the page's policy refuses), the title, the latest step's numbers, and what belongs to its kind. --keep leaves
 folders and screenshots (light and dark, and 400 pixels wide) there.

@@ -47,7 +47,7 @@ class Check:
 
     def launch(self, name, *fields, flags=()):
         run = self.folder / name
-        command = [self.programs / 'orchestrator/engines/launch', '--engine=ray', f'--config={self.folder}/task/run.textproto',
+        command = [self.programs / 'deploy/launch', '--engine=ray', f'--config={self.folder}/task/run.textproto',
                    f'--python={sys.executable}', f'--set=run_dir={run}']
         placed = ['cluster.num_nodes=2', 'services.policy_trainer.num_nodes=2', 'train.save_steps=1', 'train.save_optimizer=true']
         placed += [f'services.{service}.num_nodes=1' for service in ('critic_trainer', 'rollout', 'scorer')]
@@ -71,7 +71,7 @@ class Check:
         fields = [f'run_dir={run}', f'sft.data={start}/demonstrations.jsonl', f'actor.pretrain={start}/model', 'data.prompt_max_len=16',
                   'rollout.generate_max_len=16', 'sft.batch_size=16', 'sft.max_steps=4', 'cluster.num_nodes=2',
                   'services.policy_trainer.num_nodes=2']
-        done = subprocess.run([self.programs / 'orchestrator/engines/launch', '--engine=ray', '--program=sft', f'--python={sys.executable}',
+        done = subprocess.run([self.programs / 'deploy/launch', '--engine=ray', '--program=sft', f'--python={sys.executable}',
                                f'--ray_address={self.cluster.address}', *(f'--set={field}' for field in fields)], timeout=LONG)
         check('fine-tuning', (done.returncode, len(steps(run)), (run / 'logs/rollout.log').exists()), (0, 4, False))
 

@@ -64,7 +64,7 @@ def compare(name, shape, model, output):
     folder = output / name.replace(" ", "_").replace(",", "")
     folder.mkdir(parents=True)
     arguments = config(model, folder, shape)
-    printed = subprocess.run(["bazel-bin/orchestrator/plan", "--format=json", *arguments], check=True, text=True,
+    printed = subprocess.run(["bazel-bin/planner/plan", "--format=json", *arguments], check=True, text=True,
                              stdout=subprocess.PIPE).stdout
     plan = json.loads(printed)["services"]
     subprocess.run(["bazel-bin/orchestrator/orchestrator", "--launch", *arguments], check=True,

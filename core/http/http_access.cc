@@ -12,7 +12,7 @@
 #include "core/base/status_macros.h"
 #include "core/certificates/certificates.h"
 #include "core/config/address.h"
-#include "core/service/rpc/local_users.h"
+#include "core/network/local_users.h"
 
 namespace quartet {
 namespace {

@@ -29,7 +29,7 @@
 #include "core/base/status_macros.h"
 #include "core/http/connections.h"
 #include "core/http/departures.h"
-#include "core/service/rpc/local_users.h"
+#include "core/network/local_users.h"
 
 namespace quartet {
 namespace {

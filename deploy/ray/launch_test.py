@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What launch.py does when programs end and signals come, by scripts in place of the programs and a stand-in for Ray. What it must
-do the batch script of Slurm must, too (orchestrator/engines/slurm/job_script_test.cc); orchestrator/launch/README.md has all of it."""
+do the batch script of Slurm must, too (deploy/slurm/job_script_test.cc); orchestrator/launch/README.md has all of it."""
 import json
 import os
 import pathlib

@@ -27,12 +27,12 @@
 #include "core/model/position_check.h"
 #include "core/model/scalar_head_check.h"
 #include "core/model/tensor_parallel.h"
+#include "core/run_folder/checkpoint_record.h"
 #include "core/safetensors/reader.h"
 #include "core/service/ranks/addresses/port_reservation.h"
 #include "core/service/rpc/credentials.h"
 #include "core/training/engine/model_folder_check.h"
 #include "core/training/engine/reward_scale.h"
-#include "orchestrator/run_folder/checkpoint_record.h"
 
 namespace quartet {
 namespace {

@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/testing/scratch_folder.h"
 #include "core/config/run_config.h"
 #include "core/model/initialize.h"
 #include "core/model/model_config.h"
 #include "core/model/testing/letters_tokenizer.h"
+#include "core/run_folder/checkpoint_record.h"
+#include "core/run_folder/testing/training_state.h"
 #include "core/safetensors/writer.h"
-#include "orchestrator/run_folder/checkpoint_record.h"
-#include "orchestrator/testing/scratch_folder.h"
-#include "orchestrator/testing/training_state.h"
 
 namespace quartet {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "core/base/testing/scratch_folder.h"
 #include "core/config/run_config.h"
 #include "orchestrator/testing/byte_tokenizer.h"
-#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

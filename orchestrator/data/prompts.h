@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "core/data/dataset.h"
+#include "core/run_folder/run_inputs.h"
 #include "core/tokenizer/tokenizer.h"
-#include "orchestrator/run_folder/run_inputs.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

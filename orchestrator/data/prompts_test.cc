@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "core/base/testing/scratch_folder.h"
 #include "orchestrator/data/answers.h"
 #include "orchestrator/data/reward_sources.h"
 #include "orchestrator/testing/byte_tokenizer.h"
-#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/base/testing/scratch_folder.h"
 #include "orchestrator/testing/byte_tokenizer.h"
-#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

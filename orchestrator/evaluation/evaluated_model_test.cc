@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "orchestrator/testing/scratch_folder.h"
+#include "core/base/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

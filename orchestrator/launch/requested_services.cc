@@ -16,7 +16,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/address.h"
-#include "core/service/rpc/resolve_host.h"
+#include "core/network/resolve_host.h"
 #include "orchestrator/launch/service_launcher.h"
 
 namespace quartet {

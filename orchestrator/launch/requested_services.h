@@ -1,4 +1,4 @@
-// Services that a script around the run has started: Slurm's batch script (orchestrator/engines/slurm/job_script.h),
+// Services that a script around the run has started: Slurm's batch script (deploy/slurm/job_script.h),
 // Ray's driver (deploy/ray/launch.py).
 #pragma once
 

@@ -1,6 +1,6 @@
 // Starts small programs that behave, or misbehave, like services. What this supervisor does of what all must do
 // (README.md): the first service to end ends the run and is named, nothing is left running; that of Slurm and that of
-// Ray are tested in orchestrator/engines/slurm/job_script_test.cc and deploy/ray/launch_test.py.
+// Ray are tested in deploy/slurm/job_script_test.cc and deploy/ray/launch_test.py.
 #include "orchestrator/launch/service_launcher.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +11,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
-#include "orchestrator/testing/scratch_folder.h"
+#include "core/base/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

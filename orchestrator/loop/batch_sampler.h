@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/run_folder/metrics.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/loop/experience.h"
-#include "orchestrator/run_folder/metrics.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

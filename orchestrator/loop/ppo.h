@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/run_folder/checkpoint_record.h"
+#include "core/run_folder/run_folder.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/evaluation/evaluation.h"
 #include "orchestrator/loop/advantage_program.h"
-#include "orchestrator/run_folder/checkpoint_record.h"
-#include "orchestrator/run_folder/run_folder.h"
 #include "orchestrator/terminal/terminal_view.h"
 #include "orchestrator/upgrades/upgrades.h"
 #include "proto/run_config.pb.h"

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/fail_point.h"
+#include "core/run_folder/checkpoint_search.h"
 #include "orchestrator/loop/ppo.h"
 #include "orchestrator/loop/testing/ppo_test_base.h"
-#include "orchestrator/run_folder/checkpoint_search.h"
 
 namespace quartet {
 namespace {

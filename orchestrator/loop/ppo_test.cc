@@ -14,8 +14,8 @@
 
 #include "core/config/run_config.h"
 #include "core/rl/testing/token_arrays.h"
+#include "core/run_folder/testing/tensorboard_reader.h"
 #include "orchestrator/loop/testing/ppo_test_base.h"
-#include "orchestrator/testing/tensorboard_reader.h"
 
 namespace quartet {
 namespace {

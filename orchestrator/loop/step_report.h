@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/run_folder/metrics.h"
+#include "core/run_folder/run_folder.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/loop/experience.h"
-#include "orchestrator/run_folder/metrics.h"
-#include "orchestrator/run_folder/run_folder.h"
 
 namespace quartet {
 

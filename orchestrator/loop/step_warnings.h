@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "orchestrator/run_folder/metrics.h"
+#include "core/run_folder/metrics.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

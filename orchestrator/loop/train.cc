@@ -13,13 +13,13 @@
 #include "core/config/batches/micro_batches.h"
 #include "core/config/batches/updates.h"
 #include "core/rl/options/estimators.h"
+#include "core/run_folder/run_inputs.h"
 #include "orchestrator/checks/input_check.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/data/first_example.h"
 #include "orchestrator/data/reward_sources.h"
 #include "orchestrator/loop/step_warnings.h"
-#include "orchestrator/run_folder/run_inputs.h"
 
 namespace quartet {
 namespace {

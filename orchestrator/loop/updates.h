@@ -8,10 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/rl/learning_rate.h"
+#include "core/run_folder/metrics.h"
 #include "orchestrator/clients/hello.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/loop/experience.h"
-#include "orchestrator/run_folder/metrics.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/testing/scratch_folder.h"
 #include "core/config/run_config.h"
 #include "core/rl/testing/token_arrays.h"
 #include "orchestrator/data/preference_pairs.h"
@@ -16,7 +17,6 @@
 #include "orchestrator/offline/reward_model.h"
 #include "orchestrator/testing/byte_tokenizer.h"
 #include "orchestrator/testing/fake_services.h"
-#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

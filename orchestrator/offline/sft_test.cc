@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "core/base/testing/scratch_folder.h"
 #include "core/rl/testing/token_arrays.h"
 #include "orchestrator/data/sft_examples.h"
 #include "orchestrator/testing/byte_tokenizer.h"
 #include "orchestrator/testing/fake_services.h"
-#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

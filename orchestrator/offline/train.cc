@@ -8,6 +8,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/batches/micro_batches.h"
 #include "core/model/model_config.h"
+#include "core/run_folder/run_inputs.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/dataset_options.h"
@@ -18,7 +19,6 @@
 #include "orchestrator/offline/offline_loop.h"
 #include "orchestrator/offline/reward_model.h"
 #include "orchestrator/offline/sft.h"
-#include "orchestrator/run_folder/run_inputs.h"
 
 namespace quartet {
 namespace {

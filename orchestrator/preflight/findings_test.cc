@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/base/testing/scratch_folder.h"
 #include "core/config/run_config.h"
 #include "core/model/initialize.h"
 #include "orchestrator/preflight/preflight.h"
-#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

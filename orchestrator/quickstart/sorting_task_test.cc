@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <set>
 
+#include "core/base/testing/scratch_folder.h"
 #include "core/config/run_config.h"
 #include "core/tokenizer/tokenizer.h"
-#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "core/base/files.h"
+#include "core/base/testing/scratch_folder.h"
 #include "gtest/gtest.h"
-#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

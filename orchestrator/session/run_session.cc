@@ -16,12 +16,12 @@
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/template_date.h"
 #include "core/hardware/topology.h"
+#include "core/run_folder/checkpoint_search.h"
+#include "core/run_folder/phase_file.h"
+#include "core/run_folder/run_inputs.h"
+#include "core/run_folder/run_start.h"
 #include "orchestrator/checks/input_check.h"
 #include "orchestrator/preflight/preflight.h"
-#include "orchestrator/run_folder/checkpoint_search.h"
-#include "orchestrator/run_folder/phase_file.h"
-#include "orchestrator/run_folder/run_inputs.h"
-#include "orchestrator/run_folder/run_start.h"
 #include "orchestrator/terminal/continue_command.h"
 
 namespace quartet {
@@ -248,8 +248,7 @@ void RunSession::Begin(int64_t steps) {
   }
   page_ = std::make_unique<PageWriter>(folder_->path());
   if (kind_.name == "orchestrator") {
-    plan_ =
-        std::make_unique<PlanWriter>(folder_->path(), ServiceLauncher::DefaultProgramsFolder() + "/orchestrator/plan");
+    plan_ = std::make_unique<PlanWriter>(folder_->path(), ServiceLauncher::DefaultProgramsFolder() + "/planner/plan");
   }
   if (monitor_ != nullptr) view_.Print(absl::StrCat("page: ", monitor_->url(), " (and ", monitor_->url(), "metrics)"));
   const auto phases = std::make_shared<PhaseFile>(folder_->path());

@@ -14,18 +14,18 @@
 #include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
 #include "core/data/dataset.h"
+#include "core/run_folder/checkpoint_record.h"
+#include "core/run_folder/run_folder.h"
+#include "core/run_folder/run_inputs.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/launch/requested_services.h"
 #include "orchestrator/launch/service_launcher.h"
-#include "orchestrator/monitor/monitor_server.h"
-#include "orchestrator/page/page_writer.h"
-#include "orchestrator/run_folder/checkpoint_record.h"
-#include "orchestrator/run_folder/run_folder.h"
-#include "orchestrator/run_folder/run_inputs.h"
 #include "orchestrator/session/plan_writer.h"
 #include "orchestrator/terminal/terminal_view.h"
 #include "proto/run_config.pb.h"
+#include "viewer/monitor/monitor_server.h"
+#include "viewer/page/page_writer.h"
 
 namespace quartet {
 

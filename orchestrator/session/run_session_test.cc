@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "core/base/testing/scratch_folder.h"
 #include "core/config/run_config.h"
-#include "orchestrator/testing/scratch_folder.h"
-#include "orchestrator/testing/training_state.h"
+#include "core/run_folder/testing/training_state.h"
 
 namespace quartet {
 namespace {

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/base/testing/scratch_folder.h"
 #include "core/base/trace.h"
 #include "orchestrator/testing/fake_services.h"
-#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

@@ -18,9 +18,9 @@
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "orchestrator/run_folder/private_folder.h"
-#include "orchestrator/run_folder/record_fields.h"
-#include "orchestrator/run_folder/run_lock.h"
+#include "core/run_folder/private_folder.h"
+#include "core/run_folder/record_fields.h"
+#include "core/run_folder/run_lock.h"
 
 namespace quartet {
 namespace {

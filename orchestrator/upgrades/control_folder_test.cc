@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "core/base/testing/scratch_folder.h"
+#include "core/run_folder/run_lock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "orchestrator/run_folder/run_lock.h"
-#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/testing/scratch_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 namespace {

@@ -18,9 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/service/rpc/local_users.h"
+#include "core/network/local_users.h"
+#include "core/network/resolve_host.h"
 #include "core/service/rpc/repeated_line.h"
-#include "core/service/rpc/resolve_host.h"
 
 namespace quartet {
 namespace {

@@ -18,12 +18,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_split.h"
 #include "core/base/fail_point.h"
+#include "core/base/testing/scratch_folder.h"
 #include "core/checkpoint/state_folder.h"
+#include "core/run_folder/run_start.h"
 #include "orchestrator/loop/ppo.h"
-#include "orchestrator/run_folder/run_start.h"
 #include "orchestrator/testing/byte_tokenizer.h"
 #include "orchestrator/testing/fake_services.h"
-#include "orchestrator/testing/scratch_folder.h"
 
 namespace quartet {
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/service/rpc/resolve_host.h"
+#include "core/network/resolve_host.h"
 
 namespace quartet {
 namespace {

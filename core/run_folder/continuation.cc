@@ -1,0 +1,94 @@
+#include "core/run_folder/continuation.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/config/field_paths.h"
+
+namespace quartet {
+namespace {
+
+// Paths, or what they begin with. What comes next follows from these: which model is trained and held against which,
+// and which prompts it sees.
+constexpr std::string_view kFixed[] = {
+    "seed",
+    "actor.pretrain",
+    "critic.pretrain",
+    "reference.pretrain",
+    "rollout.rollout_batch_size",
+    "rollout.over_sampling_batch_size",
+    "rollout.n_samples_per_prompt",
+    "data.",
+    "sft.data",
+    "sft.batch_size",
+    "sft.input_key",
+    "sft.output_key",
+    "sft.multiturn",
+    "sft.end_token",
+    "preference.data",
+    "preference.batch_size",
+    "preference.input_key",
+    "preference.chosen_key",
+    "preference.rejected_key",
+    "preference.margin_key",
+    "preference.end_token",
+    "preference.loss",
+};
+// Of data, what decides neither which prompts there are nor what they read; or, of rows that are left out, does, which
+// the hash of a checkpoint's prompts then tells.
+constexpr std::string_view kFree[] = {"data.source_key", "data.checked_rows", "data.skip_malformed"};
+// Where only one of the two says it the hash of a checkpoint's prompts tells whether they have another.
+constexpr std::string_view kDate = "data.template_date";
+// Where things are.
+constexpr std::string_view kPlaces[] = {"run_dir", "train.load_checkpoint", "train.allow_changed_run", "services."};
+
+template <size_t n>
+bool IsOne(const std::string& path, const std::string_view (&of)[n]) {
+  return std::any_of(std::begin(of), std::end(of), [&](std::string_view one) {
+    return one.back() == '.' ? absl::StartsWith(path, absl::string_view(one.data(), one.size()))
+                             : path == one || absl::StartsWith(path, absl::StrCat(std::string(one), "."));
+  });
+}
+
+}  // namespace
+
+bool DecidesWhatIsLearned(const std::string& path) { return IsOne(path, kFixed) && !IsOne(path, kFree); }
+
+absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, const RunConfig& now,
+                                                      const std::vector<ChangedInput>& inputs) {
+  const std::map<std::string, std::string> old = FlatFields(before), present = FlatFields(now);
+  std::set<std::string> paths;
+  for (const auto* fields : {&old, &present}) {
+    for (const auto& [path, value] : *fields) paths.insert(path);
+  }
+  const std::string nothing = "nothing";
+  const auto value_in = [&](const std::map<std::string, std::string>& fields, const std::string& path) {
+    const auto found = fields.find(path);
+    return found == fields.end() ? nothing : found->second;
+  };
+  std::vector<std::string> changes, refused;
+  const auto add = [&](const std::string& path, const std::string& change, bool may_change = false) {
+    changes.push_back(absl::StrCat(path, ": ", change));
+    if (DecidesWhatIsLearned(path) && !may_change) refused.push_back(changes.back());
+  };
+  for (const std::string& path : paths) {
+    const std::string was = value_in(old, path), is = value_in(present, path);
+    if (was == is || IsOne(path, kPlaces)) continue;
+    add(path, absl::StrCat(was, " -> ", is), path == kDate && (was == nothing || is == nothing));
+  }
+  for (const ChangedInput& input : inputs) add(input.option, input.change, input.is_mended);
+  if (refused.empty() || now.train().allow_changed_run()) return changes;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the run in ", now.run_dir(),
+      " cannot go on with another model, other data or another batch than it began with:\n  ",
+      absl::StrJoin(refused, "\n  "),
+      "\nSet them as they were (its run.textproto has them); or, to go on all the same, train.allow_changed_run=true"));
+}
+
+}  // namespace quartet

@@ -1,0 +1,205 @@
+#include "core/run_folder/run_inputs.h"
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "core/base/files.h"
+#include "core/base/hash.h"
+#include "core/base/status_macros.h"
+#include "core/checkpoint/hashed_text.h"
+#include "core/data/json.h"
+#include "core/safetensors/reader.h"
+
+namespace quartet {
+namespace {
+
+constexpr const char* kCompanions[] = {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
+
+// Nothing where they cannot be read.
+std::optional<uint64_t> HashWeights(const std::string& folder) {
+  constexpr int64_t kElements = 256;  // at the beginning and in the middle of each tensor
+  const auto reader = CheckpointReader::Open(folder);
+  if (!reader.ok()) return std::nullopt;
+  uint64_t hash = 0;
+  std::vector<char> elements;
+  for (const auto& [name, tensor] : (*reader)->tensors()) {
+    hash = HashBytes(
+        absl::StrCat(name, " ", std::string(DtypeName(tensor.dtype)), " ", absl::StrJoin(tensor.shape, ",")), hash);
+    for (const int64_t begin : {int64_t{0}, tensor.numel() / 2}) {
+      const int64_t count = std::min(kElements, tensor.numel() - begin);
+      elements.resize(count * DtypeSize(tensor.dtype));
+      if (!(*reader)->ReadRange(name, begin, count, elements.data()).ok()) return std::nullopt;
+      hash = HashBytes({elements.data(), elements.size()}, hash);
+    }
+  }
+  return hash;
+}
+
+std::map<std::string, uint64_t> HashModel(const std::string& folder) {
+  std::map<std::string, uint64_t> hashes;
+  if (const auto weights = HashWeights(folder)) hashes["weights"] = *weights;
+  for (const char* name : kCompanions) {
+    if (const auto text = ReadFile(absl::StrCat(folder, "/", name)); text.ok()) hashes[name] = HashBytes(*text);
+  }
+  return hashes;
+}
+
+// Nothing where it is not what PrintRunInputs writes.
+std::optional<InputRows> ParseRows(const nlohmann::json& json) {
+  constexpr size_t kDigits = 16;
+  const auto is_count = [&](const char* key) { return json.contains(key) && json[key].is_number_unsigned(); };
+  if (!json.is_object() || !is_count("count") || !is_count("in_use") || !json.contains("blocks") ||
+      !json["blocks"].is_string()) {
+    return std::nullopt;
+  }
+  InputRows rows = {.count = json["count"], .in_use = json["in_use"], .blocks = {}};
+  const std::string& blocks = json["blocks"].get_ref<const std::string&>();
+  for (size_t i = 0; i < blocks.size(); i += kDigits) {
+    if (!absl::SimpleHexAtoi(blocks.substr(i, kDigits), &rows.blocks.emplace_back())) return std::nullopt;
+  }
+  return rows;
+}
+
+// Where rows of the file were mended and all else is as it was.
+std::optional<ChangedInput> Mended(const RunInput& before, const RunInput& now) {
+  constexpr size_t kOneIn = 64;
+  if (!before.rows.has_value() || !now.rows.has_value() || before.rows->count != now.rows->count ||
+      before.rows->in_use != now.rows->in_use || before.rows->blocks.size() != now.rows->blocks.size()) {
+    return std::nullopt;
+  }
+  const std::vector<uint64_t>&was = before.rows->blocks, &is = now.rows->blocks;
+  size_t others = 0, first = 0;
+  for (size_t i = is.size(); i-- > 0;) {
+    if (was[i] == is[i]) continue;
+    ++others;
+    first = i;
+  }
+  const size_t most = std::max<size_t>(1, is.size() / kOneIn);
+  if (others == 0 || others > most || others == is.size()) return std::nullopt;  // of one row alone it is other data
+  const int64_t of_a_block = RowBlocks::RowsOfABlock(now.rows->count);
+  const int64_t begin = static_cast<int64_t>(first) * of_a_block + 1, end = begin + of_a_block - 1;
+  return ChangedInput{.option = now.option,
+                      .path = now.path,
+                      .change = absl::StrCat(
+                          now.path, " has rows that were changed since the run began, the first ",
+                          of_a_block == 1 ? absl::StrCat("row ", begin)
+                                          : absl::StrCat("among rows ", begin, " to ", std::min(end, now.rows->count)),
+                          "; the others are the same"),
+                      .is_mended = true};
+}
+
+}  // namespace
+
+std::vector<RunInput> ModelInputs(const RunConfig& config) {
+  std::vector<RunInput> inputs = {
+      {.option = "actor.pretrain", .path = config.actor().pretrain(), .hashes = {}},
+      {.option = "critic.pretrain", .path = config.critic().pretrain(), .hashes = {}},
+      {.option = "reference.pretrain", .path = config.reference().pretrain(), .hashes = {}}};
+  for (int i = 0; i < config.reward().source_size(); ++i) {
+    inputs.push_back({absl::StrCat("reward.source[", i, "].model"), config.reward().source(i).model(), {}});
+  }
+  std::erase_if(inputs, [](const RunInput& input) { return input.path.empty(); });
+  std::map<std::string, std::map<std::string, uint64_t>> known;
+  for (RunInput& input : inputs) {
+    const auto [at, is_new] = known.try_emplace(input.path);
+    if (is_new) at->second = HashModel(input.path);
+    input.hashes = at->second;
+  }
+  return inputs;
+}
+
+std::vector<RunInput> RowInputs(const Dataset& rows) {
+  std::vector<RunInput> inputs;
+  for (const Dataset::FileState& state : rows.files()) {
+    inputs.push_back(
+        {.option = state.file.option,
+         .path = state.file.path,
+         .hashes = {{"rows", state.hash}},
+         .rows = InputRows{.count = state.blocks.rows(), .in_use = state.in_use, .blocks = state.blocks.hashes()}});
+  }
+  return inputs;
+}
+
+std::string PrintRunInputs(const std::vector<RunInput>& inputs) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const RunInput& input : inputs) {
+    nlohmann::ordered_json hashes = nlohmann::ordered_json::object();
+    for (const auto& [part, hash] : input.hashes) hashes[part] = absl::StrFormat("%016x", hash);
+    list.push_back({{"option", input.option}, {"path", input.path}, {"hashes", std::move(hashes)}});
+    if (!input.rows.has_value()) continue;
+    std::string blocks;
+    for (const uint64_t hash : input.rows->blocks) absl::StrAppendFormat(&blocks, "%016x", hash);
+    list.back()["rows"] = {{"count", input.rows->count}, {"in_use", input.rows->in_use}, {"blocks", blocks}};
+  }
+  const nlohmann::ordered_json json = {{"inputs", std::move(list)}};
+  return WithOwnHash(json.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) +
+                     "\n");
+}
+
+absl::StatusOr<std::vector<RunInput>> ParseRunInputs(std::string_view text, std::string_view source) {
+  const bool has_hash = BeginsWithHash(text);
+  if (has_hash) QUARTET_RETURN_IF_ERROR(CheckOwnHash(text, source));
+  QUARTET_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, source));
+  const absl::Status other =
+      absl::InvalidArgumentError(absl::StrCat(std::string(source), ": is no list of what a run has read"));
+  const nlohmann::json list = has_hash ? json.value("inputs", nlohmann::json()) : json;
+  if (!list.is_array()) return other;
+  std::vector<RunInput> inputs;
+  for (const nlohmann::json& one : list) {
+    const auto is_text = [&one](const char* key) { return one.contains(key) && one[key].is_string(); };
+    if (!one.is_object() || !is_text("option") || !is_text("path") || !one.contains("hashes") ||
+        !one["hashes"].is_object()) {
+      return other;
+    }
+    RunInput input = {.option = one["option"], .path = one["path"], .hashes = {}};
+    for (const auto& [part, hash] : one["hashes"].items()) {
+      if (!hash.is_string() || !absl::SimpleHexAtoi(hash.get_ref<const std::string&>(), &input.hashes[part])) {
+        return other;
+      }
+    }
+    if (const auto rows = one.find("rows"); rows != one.end()) {
+      input.rows = ParseRows(*rows);
+      if (!input.rows.has_value()) return other;
+    }
+    inputs.push_back(std::move(input));
+  }
+  return inputs;
+}
+
+std::vector<ChangedInput> ChangedInputs(const std::vector<RunInput>& before, const std::vector<RunInput>& now) {
+  std::vector<ChangedInput> changed;
+  for (const RunInput& input : now) {
+    const auto old = std::find_if(before.begin(), before.end(), [&](const RunInput& one) {
+      return one.option == input.option && one.path == input.path;
+    });
+    if (old == before.end()) continue;
+    if (std::optional<ChangedInput> mended = Mended(*old, input)) {
+      changed.push_back(*std::move(mended));
+      continue;
+    }
+    std::vector<std::string> others;
+    for (const auto& [part, hash] : input.hashes) {
+      const auto was = old->hashes.find(part);
+      if (was != old->hashes.end() && was->second != hash) others.push_back("other " + part);
+    }
+    if (!others.empty()) {
+      changed.push_back({input.option, input.path,
+                         absl::StrCat(input.path, " has ", absl::StrJoin(others, ", "), " than when the run began")});
+    } else if (old->rows.has_value() && input.rows.has_value() && old->rows->in_use != input.rows->in_use) {
+      changed.push_back({input.option, input.path,
+                         absl::StrCat("the run uses ", input.rows->in_use, " of the ", input.rows->count, " rows of ",
+                                      input.path, ", not ", old->rows->in_use,
+                                      " as when it began (data.checked_rows and data.skip_malformed decide it, too)")});
+    }
+  }
+  return changed;
+}
+
+}  // namespace quartet

@@ -1,0 +1,169 @@
+#include "core/run_folder/run_start.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "core/base/status_macros.h"
+#include "core/checkpoint/hashed_text.h"
+#include "core/checkpoint/run_checkpoints.h"
+#include "core/config/run_config.h"
+#include "core/data/json.h"
+#include "core/run_folder/checkpoint_search.h"
+#include "core/run_folder/continuation.h"
+#include "core/run_folder/file_tail.h"
+#include "core/run_folder/run_lock.h"
+
+namespace quartet {
+namespace {
+
+constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
+
+bool Continues(const RunConfig& config) {
+  return config.train().load_checkpoint() && RunFolder::HasRun(config.run_dir());
+}
+
+absl::Status WithWayOn(const RunConfig& config, const absl::Status& status) {
+  if (!absl::IsAlreadyExists(status) || !RunFolder::HasRun(config.run_dir())) return status;
+  // A run that saved nothing to continue from, and has its end, can only be kept.
+  const std::string checkpoints = config.run_dir() + "/checkpoints";
+  const auto folders = ListCheckpoints(checkpoints);
+  const bool saved = folders.ok() && std::any_of(folders->begin(), folders->end(),
+                                                 [](const auto& one) { return IsFinished(one.second); });
+  if (saved && !NewestRecord(checkpoints).has_value()) return status;
+  return absl::AlreadyExistsError(
+      absl::StrCat(status.message(), "; to continue its run: --set=train.load_checkpoint=true"));
+}
+
+absl::Status CheckNotInUse(const std::string& run_dir) {
+  std::error_code error;
+  if (!std::filesystem::exists(run_dir + "/" + kRunLockName, error)) return absl::OkStatus();
+  return RunLock::Take(run_dir).status();
+}
+
+absl::StatusOr<RunConfig> ReadConfigOf(const RunFolder& folder) {
+  const absl::StatusOr<std::string> read = ReadTextFile(folder.config_path(), kMaxTextBytes);
+  if (absl::IsNotFound(read.status())) {
+    return absl::NotFoundError(
+        absl::StrCat(folder.config_path(), " is missing, though ", folder.checkpoints_path(), " has checkpoints"));
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, read);
+  if (text.empty()) return absl::DataLossError(absl::StrCat(folder.config_path(), ": is empty"));
+  if (absl::StartsWith(text, kConfigBegin) && !absl::EndsWith(text, absl::StrCat("\n", kConfigEnd))) {
+    return absl::DataLossError(absl::StrCat(folder.config_path(), ": is cut short: its last line, \"",
+                                            absl::StripSuffix(kConfigEnd, "\n"), "\", is missing"));
+  }
+  return LoadRunConfig(folder.config_path(), {}, "");
+}
+
+// What a run without a checkpoint does, and what becomes of its steps.
+std::string BeginsAnew(const std::string& run_dir) {
+  FileTail metrics(run_dir + "/metrics.jsonl");
+  std::string lines;
+  const absl::Status read = metrics.Read(&lines);
+  const size_t steps = read.ok() ? Records(lines).size() : 0;
+  if (steps == 0) return "the run has no checkpoint yet: it begins anew";
+  return absl::StrCat("the run has made ", steps, steps == 1 ? " step and has" : " steps and has",
+                      " no checkpoint (train.save_steps): it begins anew, and what it has recorded goes to ", run_dir,
+                      "/superseded");
+}
+
+absl::StatusOr<std::vector<RunInput>> ReadInputsOf(const RunFolder& folder, std::vector<std::string>* notes) {
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(folder.inputs_path(), kMaxTextBytes));
+  QUARTET_ASSIGN_OR_RETURN(std::vector<RunInput> inputs, ParseRunInputs(text, folder.inputs_path()));
+  if (!BeginsWithHash(text)) {
+    notes->push_back(
+        absl::StrCat(folder.inputs_path(), " has no hash of its own: whether it was altered is not known"));
+  }
+  return inputs;
+}
+
+// What says how the run began cannot be read: an error, or a note where the run may go on as another.
+absl::Status NotKnown(const RunConfig& config, const std::string& what, const absl::Status& why, RunStart* start) {
+  const std::string text = absl::StrCat(what, " is not known: ", why.message());
+  if (config.train().allow_changed_run()) {
+    start->notes.push_back(text);
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      text, ". Bring the file back as it was; or, to go on with what is configured now, of which the file is then ",
+      "written anew, train.allow_changed_run=true"));
+}
+
+// Of files whose rows were mended, `inputs` gets what they were when the run began: it is that which later changes,
+// too, are held against. `mended`: whether it learns from any of them.
+absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs, RunStart* start, bool* mended) {
+  const absl::StatusOr<RunConfig> before = ReadConfigOf(*start->folder);
+  if (!before.ok()) return NotKnown(config, "what has changed since the run began", before.status(), start);
+  std::vector<ChangedInput> changed;
+  if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(*start->folder, &start->notes); read.ok()) {
+    changed = ChangedInputs(*read, *inputs);
+    for (const ChangedInput& change : changed) {
+      if (!change.is_mended) continue;
+      if (DecidesWhatIsLearned(change.option)) *mended = true;
+      const auto is_it = [&](const RunInput& one) { return one.option == change.option && one.path == change.path; };
+      *std::ranges::find_if(*inputs, is_it) = *std::ranges::find_if(*read, is_it);
+    }
+  } else if (absl::IsNotFound(read.status())) {
+    start->notes.push_back(
+        absl::StrCat("whether its models and data are as when it began is not known: ", read.status().message()));
+  } else {
+    QUARTET_RETURN_IF_ERROR(NotKnown(config, "whether its models and data are as when it began", read.status(), start));
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> changes, ChangesOfRun(*before, config, changed));
+  for (const std::string& change : changes) {
+    start->notes.push_back(absl::StrCat("changed since the run began: ", change));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckNewRunDir(const RunConfig& config, const std::string& allowed_entry) {
+  QUARTET_RETURN_IF_ERROR(CheckNotInUse(config.run_dir()));
+  return RunFolder::CheckFree(config.run_dir(), allowed_entry);
+}
+
+absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_entry) {
+  if (Continues(config)) return CheckNotInUse(config.run_dir());
+  return WithWayOn(config, CheckNewRunDir(config, allowed_entry));
+}
+
+std::optional<RunConfig> ConfigBefore(const RunConfig& config) {
+  if (!Continues(config)) return std::nullopt;
+  absl::StatusOr<RunConfig> before = LoadRunConfig(config.run_dir() + "/run.textproto", {}, "");
+  return before.ok() ? std::optional(*std::move(before)) : std::nullopt;
+}
+
+absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
+                                 std::vector<RunInput> inputs, const std::function<absl::Status()>& proceed) {
+  RunStart start;
+  if (!Continues(config)) {
+    absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Create(config, allowed_entry);
+    QUARTET_RETURN_IF_ERROR(WithWayOn(config, folder.status()));
+    start.folder = *std::move(folder);
+    start.folder->UseInputsText(PrintRunInputs(inputs));
+    return start;
+  }
+  start.had_begun = true;
+  QUARTET_ASSIGN_OR_RETURN(start.folder, RunFolder::Open(config));
+  QUARTET_ASSIGN_OR_RETURN(CheckpointSearch search, FindNewestCheckpoint(start.folder->checkpoints_path(), proceed));
+  for (std::string& reason : search.passed_over) {
+    start.notes.push_back(absl::StrCat("passed over a checkpoint: ", reason));
+  }
+  for (std::string& note : search.notes) start.notes.push_back(std::move(note));
+  if (!search.found.has_value()) {
+    start.notes.push_back(BeginsAnew(config.run_dir()));
+  } else {
+    QUARTET_RETURN_IF_ERROR(NoteChanges(config, &inputs, &start, &search.found->rows_are_mended));
+  }
+  start.folder->UseInputsText(PrintRunInputs(inputs));
+  start.resume = std::move(search.found);
+  return start;
+}
+
+}  // namespace quartet

@@ -1,0 +1,42 @@
+// Where a run begins: in a new folder, or in one that is there, after its newest checkpoint.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/run_folder/checkpoint_record.h"
+#include "core/run_folder/run_folder.h"
+#include "core/run_folder/run_inputs.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// Whether RunFolder::Create could use run_dir now; makes nothing. ALREADY_EXISTS says what is in the way,
+// ABORTED which orchestrator uses it.
+absl::Status CheckNewRunDir(const RunConfig& config, const std::string& allowed_entry);
+// The same of OpenRun.
+absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_entry);
+
+// Of a run that OpenRun would go on with, its run.textproto, as far as it can be read; nothing of a new one.
+std::optional<RunConfig> ConfigBefore(const RunConfig& config);
+
+struct RunStart {
+  std::unique_ptr<RunFolder> folder;
+  std::optional<CheckpointRecord> resume;
+  // A run had begun in the folder. Without `resume` it had no checkpoint, and begins anew.
+  bool had_begun = false;
+  // What a person should know: checkpoints that were passed over, and why; options that are others than the run's.
+  std::vector<std::string> notes;
+};
+
+// With train.load_checkpoint, of a run_dir in which a run has begun, FindNewestCheckpoint (`proceed` as there) in
+// RunFolder::Open, and what ChangesOfRun says; else RunFolder::Create. `inputs` is what the run reads.
+absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
+                                 std::vector<RunInput> inputs, const std::function<absl::Status()>& proceed);
+
+}  // namespace quartet

@@ -1,0 +1,113 @@
+#include "viewer/page/kept_samples.h"
+
+#include <limits>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "core/run_folder/record_fields.h"
+#include "viewer/page/json_text.h"
+
+namespace quartet {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+// Not in the middle of a character: continuation bytes are 10xxxxxx.
+size_t WholeCharacters(const std::string& text, size_t at) {
+  while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
+  return at;
+}
+
+std::string Cut(std::string text) {
+  constexpr size_t kEnd = KeptSamples::kText / 4;
+  if (text.size() <= KeptSamples::kText + 2 * kEnd) return text;
+  const size_t head = WholeCharacters(text, KeptSamples::kText), tail = WholeCharacters(text, text.size() - kEnd);
+  return absl::StrCat(text.substr(0, head), " [... ", tail - head, " bytes left out ...] ", text.substr(tail));
+}
+
+}  // namespace
+
+void KeptSamples::Add(const nlohmann::json& sample) {
+  if (!sample.is_object() || !sample.contains("step") || !sample["step"].is_number_integer()) return;
+  const int64_t step = sample["step"].get<int64_t>() + 1;
+  ++total_;
+  if (step != latest_) {
+    // The latest step is there while it is that, whatever the stride.
+    if (latest_ >= 0 && place_.contains(latest_) && place_[latest_] % stride_ != 0) {
+      for (const Sample& old : by_step_[latest_]) bytes_ -= old.bytes;
+      by_step_.erase(latest_);
+      place_.erase(latest_);
+    }
+    latest_ = step;
+    place_[step] = steps_++;
+  }
+  Sample kept = {.prompt = Cut(TextIn(sample, "prompt")),
+                 .response = Cut(TextIn(sample, "response")),
+                 .label = Cut(TextIn(sample, "label")),
+                 .finish = TextIn(sample, "finish_reason"),
+                 .reward = NumberIn(sample, "reward", kNone),
+                 .kl = NumberIn(sample, "kl", kNone)};
+  if (const auto parts = sample.find("parts"); parts != sample.end() && parts->is_object()) {
+    for (const auto& [name, value] : parts->items()) kept.parts[name] = value.is_number() ? value.get<double>() : kNone;
+  }
+  constexpr size_t kOther = 60;  // names' places, numbers
+  kept.bytes = kept.prompt.size() + kept.response.size() + kept.label.size() + kOther;
+  bytes_ += kept.bytes;
+  by_step_[step].push_back(std::move(kept));
+  Thin();
+}
+
+void KeptSamples::Thin() {
+  while (bytes_ > kBytes && by_step_.size() > 2) {
+    stride_ *= 2;
+    for (auto it = by_step_.begin(); it != by_step_.end();) {
+      if (it->first == latest_ || place_[it->first] % stride_ == 0) {
+        ++it;
+        continue;
+      }
+      for (const Sample& old : it->second) bytes_ -= old.bytes;
+      place_.erase(it->first);
+      it = by_step_.erase(it);
+    }
+  }
+}
+
+void KeptSamples::AppendJson(std::string* out) const {
+  JsonList all("{", out);
+  all.Number("total", static_cast<double>(total_));
+  all.Number("steps", static_cast<double>(steps_));
+  const auto list = [&](std::string_view key, const auto& append) {
+    JsonList values("[", all.Next(key));
+    for (const auto& [step, samples] : by_step_) {
+      for (const Sample& sample : samples) append(step, sample, values.Next());
+    }
+  };
+  const auto texts = [&](std::string_view key, std::string Sample::*text) {
+    list(key, [text](int64_t, const Sample& sample, std::string* to) { AppendJsonText(sample.*text, to); });
+  };
+  list("step", [](int64_t step, const Sample&, std::string* to) { absl::StrAppend(to, step); });
+  texts("prompt", &Sample::prompt);
+  texts("response", &Sample::response);
+  texts("label", &Sample::label);
+  texts("finish", &Sample::finish);
+  list("reward", [](int64_t, const Sample& sample, std::string* to) { AppendJsonNumber(sample.reward, to); });
+  list("kl", [](int64_t, const Sample& sample, std::string* to) { AppendJsonNumber(sample.kl, to); });
+  std::set<std::string> names;
+  for (const auto& [step, samples] : by_step_) {
+    for (const Sample& sample : samples) {
+      for (const auto& [name, value] : sample.parts) names.insert(name);
+    }
+  }
+  JsonList parts("{", all.Next("parts"));
+  for (const std::string& name : names) {
+    JsonList values("[", parts.Next(name));
+    for (const auto& [step, samples] : by_step_) {
+      for (const Sample& sample : samples) {
+        const auto found = sample.parts.find(name);
+        AppendJsonNumber(found == sample.parts.end() ? kNone : found->second, values.Next());
+      }
+    }
+  }
+}
+
+}  // namespace quartet
