@@ -1,8 +1,8 @@
 #include "critic_trainer/critic_engine.h"
 
 #include "core/base/status_macros.h"
-#include "core/training/calls/update_call.h"
 #include "core/training/engine/forward.h"
+#include "core/training/engine/update_call.h"
 #include "critic_trainer/reward_model_loss.h"
 #include "critic_trainer/value_loss.h"
 #include "proto/critic_trainer.pb.h"

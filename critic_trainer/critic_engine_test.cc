@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/rl/options/token_arrays.h"
-#include "core/training/calls/update_call.h"
+#include "core/training/engine/update_call.h"
 #include "core/training/testing/golden_batch.h"
 #include "proto/critic_trainer.pb.h"
 

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/training/calls/leader_calls.h"
-#include "core/training/calls/update_call.h"
+#include "core/training/engine/update_call.h"
 #include "core/training/testing/golden_batch.h"
 #include "critic_trainer/critic_engine.h"
 #include "proto/critic_trainer.pb.h"

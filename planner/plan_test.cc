@@ -21,7 +21,7 @@
 #include "core/rl/options/token_arrays.h"
 #include "core/service/ranks/rank_context.h"
 #include "core/training/calls/leader_calls.h"
-#include "core/training/calls/rank_calls.pb.h"
+#include "core/training/engine/rank_calls.pb.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/zero/sharded_model.h"
 #include "planner/rank_run.h"

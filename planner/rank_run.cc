@@ -20,7 +20,7 @@
 #include "core/rank/rank_info.h"
 #include "core/rl/options/token_arrays.h"
 #include "core/training/batch/sequence_cost.h"
-#include "core/training/calls/update_call.h"
+#include "core/training/engine/update_call.h"
 #include "critic_trainer/critic_engine.h"
 #include "orchestrator/loop/policy_loss.h"
 #include "policy_trainer/policy_engine.h"

@@ -17,7 +17,7 @@
 #include "core/model/testing/padded_folder.h"
 #include "core/rl/testing/token_arrays.h"
 #include "core/safetensors/reader.h"
-#include "core/training/calls/update_call.h"
+#include "core/training/engine/update_call.h"
 #include "core/training/testing/golden_batch.h"
 #include "core/weights/tensor_hash.h"
 #include "proto/policy_trainer.pb.h"

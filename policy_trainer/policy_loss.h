@@ -7,7 +7,7 @@
 
 #include "core/rl/options/policy_losses.h"
 #include "core/training/batch/packing.h"
-#include "core/training/calls/rank_calls.pb.h"
+#include "core/training/engine/rank_calls.pb.h"
 #include "proto/experience.pb.h"
 #include "proto/policy_trainer.pb.h"
 

@@ -20,7 +20,7 @@
 #include "core/rl/testing/token_arrays.h"
 #include "core/safetensors/reader.h"
 #include "core/training/batch/batch_split.h"
-#include "core/training/calls/update_call.h"
+#include "core/training/engine/update_call.h"
 #include "core/training/testing/engine_ranks.h"
 #include "policy_trainer/policy_engine.h"
 #include "proto/policy_trainer.pb.h"

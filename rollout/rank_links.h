@@ -10,7 +10,7 @@
 
 #include "core/base/deadline.h"
 #include "core/service/ranks/group/rank_group.h"
-#include "rollout/dispatcher.h"
+#include "rollout/calls/dispatcher.h"
 #include "rollout/rank_worker.h"
 
 namespace quartet {

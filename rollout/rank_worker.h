@@ -24,8 +24,8 @@
 #include "core/service/ranks/group/rank_group.h"
 #include "core/service/ranks/rank_context.h"
 #include "proto/run_config.pb.h"
+#include "rollout/calls/rollout_rank.pb.h"
 #include "rollout/engine/engine.h"
-#include "rollout/rollout_rank.pb.h"
 
 namespace grpc {
 class ChannelCredentials;

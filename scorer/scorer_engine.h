@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/service/ranks/rank_context.h"
-#include "core/training/calls/rank_calls.pb.h"
+#include "core/training/engine/rank_calls.pb.h"
 #include "proto/common.pb.h"
 #include "proto/experience.pb.h"
 #include "proto/run_config.pb.h"

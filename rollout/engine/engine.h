@@ -12,13 +12,13 @@
 #include "absl/status/statusor.h"
 #include "core/memory/ledger.h"
 #include "core/model/parameter_layout.h"
-#include "core/model/strided_range.h"
 #include "core/safetensors/reader.h"
 #include "core/service/ranks/rank_context.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
 #include "proto/run_config.pb.h"
 #include "rollout/engine/engine_stats.pb.h"
+#include "rollout/engine/weights/weight_staging.h"
 
 namespace quartet {
 
@@ -44,24 +44,6 @@ struct GenerationTask {
 struct EngineEvent {
   uint64_t call;
   std::variant<GeneratedTokens, GeneratedSequence, absl::Status> what;
-};
-
-// Elements of what is stored as tensor `tensor` (an index into RolloutEngine::tensors()), row-major, that this rank
-// keeps; `data` holds them one behind the other in the resident type (null on the meta device).
-struct StagedRange {
-  int32_t tensor;
-  StridedRange elements;
-  void* data;
-};
-
-// A second set of this rank's weights, to be filled from any thread and then committed.
-class WeightStaging {
- public:
-  virtual ~WeightStaging() = default;
-  virtual const std::vector<StagedRange>& ranges() const = 0;
-  // To be called once the ranges are filled: puts them in the order in which they are computed with, while the engine
-  // goes on generating. They must not be read or written after it.
-  virtual void Prepare() = 0;
 };
 
 // Of the ranks that step together: with zero_stage 3 all, tensor-parallel ranks of one engine, else one alone.

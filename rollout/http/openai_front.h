@@ -10,7 +10,7 @@
 #include "core/http/http_access.h"
 #include "core/http/http_server.h"
 #include "proto/run_config.pb.h"
-#include "rollout/rollout_backend.h"
+#include "rollout/calls/rollout_backend.h"
 
 namespace quartet {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
-#include "core/training/calls/rank_calls.pb.h"
+#include "core/training/engine/rank_calls.pb.h"
 
 namespace quartet {
 

@@ -14,7 +14,7 @@
 #include "core/service/ranks/group/rank_group.h"
 #include "core/training/batch/batch_split.h"
 #include "core/training/batch/sequence_cost.h"
-#include "core/training/calls/rank_calls.pb.h"
+#include "core/training/engine/rank_calls.pb.h"
 #include "proto/experience.pb.h"
 #include "proto/run_config.pb.h"
 

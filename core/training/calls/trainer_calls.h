@@ -21,8 +21,8 @@
 #include "core/training/batch/batch_check.h"
 #include "core/training/calls/leader_calls.h"
 #include "core/training/calls/stream_calls.h"
-#include "core/training/calls/update_call.h"
 #include "core/training/engine/trainer_engine.h"
+#include "core/training/engine/update_call.h"
 #include "proto/common.pb.h"
 #include "proto/run_config.pb.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/rl/pairs/pair_losses.h"
-#include "core/training/calls/rank_calls.pb.h"
+#include "core/training/engine/rank_calls.pb.h"
 #include "proto/experience.pb.h"
 
 namespace quartet {

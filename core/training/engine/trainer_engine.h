@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "core/model/parameter_layout.h"
 #include "core/service/ranks/rank_context.h"
-#include "core/training/calls/rank_calls.pb.h"
+#include "core/training/engine/rank_calls.pb.h"
 #include "proto/common.pb.h"
 #include "proto/experience.pb.h"
 #include "proto/run_config.pb.h"

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/training/batch/packing.h"
-#include "core/training/calls/rank_calls.pb.h"
+#include "core/training/engine/rank_calls.pb.h"
 #include "core/zero/trainable_model.h"
 #include "google/protobuf/repeated_field.h"
 #include "proto/experience.pb.h"

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "core/model/parameter_layout.h"
 #include "core/zero/sharded_model.h"
-#include "rollout/engine/engine.h"
 #include "rollout/engine/weights/weight_order.h"
+#include "rollout/engine/weights/weight_staging.h"
 
 namespace quartet {
 

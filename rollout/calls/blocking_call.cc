@@ -1,4 +1,4 @@
-#include "rollout/blocking_call.h"
+#include "rollout/calls/blocking_call.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "rollout/generate_calls.h"
+#include "rollout/calls/generate_calls.h"
 
 #include <optional>
 #include <utility>

@@ -15,8 +15,8 @@
 
 #include "core/service/rpc/batch_limits.h"
 #include "proto/rollout.pb.h"
-#include "rollout/dispatcher.h"
-#include "rollout/rollout_backend.h"
+#include "rollout/calls/dispatcher.h"
+#include "rollout/calls/rollout_backend.h"
 
 namespace quartet {
 

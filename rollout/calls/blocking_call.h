@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/rollout.pb.h"
-#include "rollout/dispatcher.h"
+#include "rollout/calls/dispatcher.h"
 
 namespace quartet {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "rollout/blocking_call.h"
-#include "rollout/dispatcher.h"
+#include "rollout/calls/blocking_call.h"
+#include "rollout/calls/dispatcher.h"
 
 namespace quartet {
 

@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/rollout.pb.h"
-#include "rollout/rollout_rank.pb.h"
+#include "rollout/calls/rollout_rank.pb.h"
 
 namespace quartet {
 

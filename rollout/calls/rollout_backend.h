@@ -12,8 +12,8 @@
 #include "core/base/deadline.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
-#include "rollout/blocking_call.h"
-#include "rollout/rollout_metrics.h"
+#include "rollout/calls/blocking_call.h"
+#include "rollout/calls/rollout_metrics.h"
 
 namespace quartet {
 

@@ -1,4 +1,4 @@
-#include "rollout/rollout_metrics.h"
+#include "rollout/calls/rollout_metrics.h"
 
 #include <map>
 #include <set>

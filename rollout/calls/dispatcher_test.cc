@@ -1,4 +1,4 @@
-#include "rollout/dispatcher.h"
+#include "rollout/calls/dispatcher.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "rollout/testing/dispatcher_players.h"
+#include "rollout/calls/testing/dispatcher_players.h"
 
 namespace quartet {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "rollout/dispatcher.h"
-#include "rollout/testing/dispatcher_players.h"
+#include "rollout/calls/dispatcher.h"
+#include "rollout/calls/testing/dispatcher_players.h"
 
 namespace quartet {
 namespace {

@@ -1,4 +1,4 @@
-#include "rollout/dispatcher.h"
+#include "rollout/calls/dispatcher.h"
 
 #include <algorithm>
 #include <chrono>
