@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "core/config/run_config.h"
 #include "core/memory/ledger.h"
-#include "core/service/ranks/rank_context.h"
+#include "core/rank/rank_context.h"
 #include "proto/common.pb.h"
 #include "proto/run_config.pb.h"
 

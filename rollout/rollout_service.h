@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "core/rank/rank_context.h"
 #include "core/service/ranks/group/rank_group.h"
-#include "core/service/ranks/rank_context.h"
 #include "core/service/ranks/rank_main.h"
 #include "proto/run_config.pb.h"
 

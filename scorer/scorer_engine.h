@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/service/ranks/rank_context.h"
+#include "core/rank/rank_context.h"
 #include "core/training/engine/rank_calls.pb.h"
 #include "proto/common.pb.h"
 #include "proto/experience.pb.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/memory/ledger.h"
-#include "core/service/ranks/rank_context.h"
+#include "core/rank/rank_context.h"
 #include "proto/common.pb.h"
 
 namespace quartet {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "core/comm/mesh.h"
 #include "core/comm/process_group.h"
-#include "core/service/ranks/rank_context.h"
+#include "core/rank/rank_context.h"
 #include "proto/common.pb.h"
 
 namespace quartet {

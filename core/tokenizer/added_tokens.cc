@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 namespace quartet {
 namespace {

@@ -1,7 +1,7 @@
 """Writes the tables by which utf8proc and PCRE2 know the characters that Hugging Face's tokenizers know, and the tests'
 expected values.
 
-Usage: python3 tools/golden/make_unicode_tables.py core/tokenizer
+Usage: python3 tools/golden/make_unicode_tables.py core/tokenizer/unicode
 
 Held against each other, character by character: tokenizers 0.22.2, which normalizes by Unicode 9, matches expressions by
 Oniguruma's Unicode 16 and takes the rest from Rust's libraries; and Debian 12's libraries, utf8proc 2.8 (Unicode 15) and
@@ -35,7 +35,7 @@ Old_South_Arabian Old_Turkic Old_Uyghur Oriya Osage Osmanya Pahawh_Hmong Palmyre
 Psalter_Pahlavi Rejang Runic Samaritan Saurashtra Sharada Shavian Siddham SignWriting Sinhala Sogdian Sora_Sompeng Soyombo
 Sundanese Syloti_Nagri Syriac Tagalog Tagbanwa Tai_Le Tai_Tham Tai_Viet Takri Tamil Tangsa Tangut Telugu Thaana Thai
 Tibetan Tifinagh Tirhuta Toto Ugaritic Vai Vithkuqi Wancho Warang_Citi Yezidi Yi Zanabazar_Square""".split()
-# As core/tokenizer/regex.cc writes \w.
+# As core/tokenizer/unicode/regex.cc writes \w.
 WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
 
 utf8proc = ctypes.CDLL("libutf8proc.so.2")
@@ -107,7 +107,7 @@ def new_to_the_normalizer():
 
 
 def normalize(text, form, itself):
-    """As core/tokenizer/unicode.cc does it: characters of `itself` stand between parts that are normalized alone."""
+    """As core/tokenizer/unicode/unicode.cc does it: characters of `itself` stand between parts that are normalized alone."""
     parts = [""]
     for character in text:
         if ord(character) in itself:

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "core/base/deadline.h"
 #include "core/metrics/families.h"
+#include "core/rank/rank_context.h"
 #include "core/service/ranks/group/rank_group.h"
-#include "core/service/ranks/rank_context.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

@@ -3,8 +3,8 @@
 
 #include <grpcpp/server_context.h>
 
+#include "core/rank/rank_context.h"
 #include "core/service/ranks/group/rank_group.h"
-#include "core/service/ranks/rank_context.h"
 #include "proto/trace.grpc.pb.h"
 
 namespace quartet {

@@ -3,7 +3,7 @@
 #include <array>
 #include <unordered_map>
 
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 namespace quartet {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "core/base/status_macros.h"
 #include "core/tokenizer/pipeline/step.h"
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 namespace quartet {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/tokenizer/regex.h"
+#include "core/tokenizer/unicode/regex.h"
 
 namespace quartet {
 

@@ -11,8 +11,8 @@
 #include "core/tokenizer/pipeline/pipeline.h"
 #include "core/tokenizer/pipeline/split.h"
 #include "core/tokenizer/pipeline/step.h"
-#include "core/tokenizer/regex.h"
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/regex.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 namespace quartet {
 namespace {

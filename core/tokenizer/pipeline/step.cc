@@ -1,7 +1,7 @@
 #include "core/tokenizer/pipeline/step.h"
 
 #include "core/base/status_macros.h"
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 namespace quartet {
 

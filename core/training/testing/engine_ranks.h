@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "core/service/ranks/rank_context.h"
+#include "core/rank/rank_context.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

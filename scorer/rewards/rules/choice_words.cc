@@ -8,7 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 #include "scorer/rewards/rules/plain_text.h"
 
 namespace quartet {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/answer_extraction/boxed.h"
 #include "core/errors/shown.h"
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 #include "scorer/rewards/extract.h"
 #include "scorer/rewards/math/amends.h"
 #include "scorer/rewards/math/around.h"

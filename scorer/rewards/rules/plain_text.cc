@@ -4,7 +4,7 @@
 #include <iterator>
 #include <optional>
 
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 namespace quartet {
 namespace {

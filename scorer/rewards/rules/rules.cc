@@ -12,7 +12,7 @@
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
-#include "core/tokenizer/regex.h"
+#include "core/tokenizer/unicode/regex.h"
 #include "scorer/rewards/extract.h"
 #include "scorer/rewards/math/answer.h"
 #include "scorer/rewards/math/around.h"

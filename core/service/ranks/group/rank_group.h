@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/service/ranks/rank_context.h"
+#include "core/rank/rank_context.h"
 #include "google/protobuf/message_lite.h"
 
 namespace grpc {

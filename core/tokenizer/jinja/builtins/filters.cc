@@ -13,7 +13,7 @@
 #include "core/tokenizer/jinja/builtins/bound.h"
 #include "core/tokenizer/jinja/values/json_text.h"
 #include "core/tokenizer/jinja/values/text.h"
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 namespace quartet::jinja {
 namespace {

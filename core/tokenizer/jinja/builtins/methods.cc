@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/tokenizer/jinja/builtins/bound.h"
 #include "core/tokenizer/jinja/values/text.h"
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 namespace quartet::jinja {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 namespace quartet::jinja {
 namespace {

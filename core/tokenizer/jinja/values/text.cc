@@ -4,7 +4,7 @@
 #include <cctype>
 #include <utility>
 
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 namespace quartet::jinja {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ TEST(Normalize, ComposesAndDecomposes) {
 // What tokenizers of Hugging Face makes of characters that utf8proc knows otherwise;
 // tools/golden/make_unicode_tables.py.
 nlohmann::json Golden(const char* name) {
-  std::ifstream file("core/tokenizer/testdata/unicode.json");
+  std::ifstream file("core/tokenizer/unicode/testdata/unicode.json");
   return nlohmann::json::parse(file)[name];
 }
 

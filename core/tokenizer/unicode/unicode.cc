@@ -1,4 +1,4 @@
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 #include <utf8proc.h>
 
@@ -18,7 +18,7 @@ struct CharRange {
 struct LowercasePair {
   char32_t upper, lower;
 };
-#include "core/tokenizer/unicode_tables.inc"
+#include "core/tokenizer/unicode/unicode_tables.inc"
 
 template <size_t count>
 bool In(const CharRange (&table)[count], char32_t c) {

@@ -1,4 +1,4 @@
-#include "core/tokenizer/regex.h"
+#include "core/tokenizer/unicode/regex.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST(Regex, KnowsUnicodeClasses) {
 
 // What Oniguruma finds, at the characters that PCRE2 does not know; tools/golden/make_unicode_tables.py.
 TEST(Regex, KnowsTheCharactersThatOnigurumaKnows) {
-  std::ifstream file("core/tokenizer/testdata/unicode.json");
+  std::ifstream file("core/tokenizer/unicode/testdata/unicode.json");
   const auto golden = nlohmann::json::parse(file)["matches"];
   ASSERT_GE(golden.size(), 200);
   for (const auto& row : golden) {

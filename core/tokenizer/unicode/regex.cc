@@ -1,4 +1,4 @@
-#include "core/tokenizer/regex.h"
+#include "core/tokenizer/unicode/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/tokenizer/unicode.h"
+#include "core/tokenizer/unicode/unicode.h"
 
 namespace quartet {
 namespace {
@@ -85,7 +85,7 @@ struct Property {
 };
 // Where PCRE2, which knows Unicode 14, has other characters than Oniguruma, which knows 16.
 constexpr Property kProperties[] = {
-#include "core/tokenizer/regex_properties.inc"
+#include "core/tokenizer/unicode/regex_properties.inc"
 };
 
 std::string_view FindProperty(std::string_view name) {
