@@ -58,7 +58,7 @@ fi
 
 if [[ -z $model ]]; then
   model=${XDG_CACHE_HOME:-$HOME/.cache}/quartet/models/SmolLM2-135M-Instruct
-  [[ -f $model/model.safetensors ]] || "$root/orchestrator/fetch_smollm2.sh" "$model" "$root/tools/import_gguf"
+  [[ -f $model/model.safetensors ]] || "$root/orchestrator/fetch_smollm2.sh" "$model" "$root/tools/model/import_gguf"
 fi
 settings+=(--set=actor.pretrain="$model")
 [[ $example == smollm2_arithmetic ]] || settings+=(--set=critic.pretrain="$model")

@@ -1,5 +1,5 @@
 // Times whole steps of a method on prompts and answers of fixed lengths, with real services on this machine, and holds
-// each phase against what the machine could do at best. tools/compare_step.py times TRL's on the same prompts.
+// each phase against what the machine could do at best. tools/compare/step.py times TRL's on the same prompts.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -43,7 +43,7 @@ CommandLine BenchmarkCommandLine(Options* options) {
           "step_benchmark: times whole steps of a method with all services on this machine. The last line, on standard "
           "output, is a JSON object: medians over the steps in seconds, tokens a second, and `roofline`, the share of "
           "the time that the least work would take (what sequences begin with once, all decoded together) at the "
-          "machine's best rates. tools/compare_step.py times TRL's GRPOTrainer on the same prompts.\n\nUsage: "
+          "machine's best rates. tools/compare/step.py times TRL's GRPOTrainer on the same prompts.\n\nUsage: "
           "step_benchmark [flags]\n\nFlags:\n",
       .flags = {{"model", "FOLDER",
                  "A Hugging Face folder, of all models. Default: SmolLM2-135M-Instruct, where "

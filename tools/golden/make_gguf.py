@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tools/testdata/gguf: a tiny Llama as a GGUF file with tensors of several types, and the folders that
+"""Writes tools/model/testdata/gguf: a tiny Llama as a GGUF file with tensors of several types, and the folders that
 transformers makes of it in fp32 and in bf16.
 
     pip install -r tools/golden/requirements.txt gguf==0.19.0 accelerate==1.15.0
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-FOLDER = pathlib.Path(__file__).parents[2] / "tools" / "testdata" / "gguf"
+FOLDER = pathlib.Path(__file__).parents[2] / "tools" / "model" / "testdata" / "gguf"
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS = 32, 64, 2, 4, 2
 HEAD_DIM = HIDDEN // HEADS
 Type = gguf.GGMLQuantizationType

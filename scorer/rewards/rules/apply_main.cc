@@ -1,5 +1,5 @@
 // {"rule": name, "response": text, "label": text, "choices": "ABCD"?} lines in, {"value": number} or {"error": text}
-// lines out: for comparisons with others (tools/compare_rules.py).
+// lines out: for comparisons with others (tools/compare/rules.py).
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -2,7 +2,7 @@
 """Times steps of TRL's GRPOTrainer on the prompts of //orchestrator:step_benchmark, with its settings.
 
     ./bazelw run //orchestrator:step_benchmark -- --run_dir=DIR [--dtype=...]
-    python tools/compare_step.py --model DIR --prompts DIR/start/prompts.jsonl [--samples 8] [--answer_tokens 64]
+    python tools/compare/step.py --model DIR --prompts DIR/start/prompts.jsonl [--samples 8] [--answer_tokens 64]
         [--step_prompts 8] [--steps 3] [--dtype bf16|fp32] [--threads 2]
 
 Prints a JSON line: the median seconds of a step, the first left out, of them those that generate, and the mean length of

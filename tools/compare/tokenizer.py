@@ -2,7 +2,7 @@
 """Compares //tools:tokenize with transformers: ids of texts, ids of chats, and texts of ids.
 
     bazel build //tools:tokenize
-    python tools/compare_tokenizer.py --model DIR --data gsm8k.jsonl [--limit N] [--binary bazel-bin/tools/tokenize]
+    python tools/compare/tokenizer.py --model DIR --data gsm8k.jsonl [--limit N] [--binary bazel-bin/tools/model/tokenize]
 
 The texts are all string fields of the file's lines, and each of them cut at every length that is a multiple of 7, so
 that decoding meets ids that end inside a character. Exit code 1 where anything differs, with the first difference.
@@ -39,7 +39,7 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--limit", type=int, default=0, help="lines of the file; 0: all")
-    parser.add_argument("--binary", default="bazel-bin/tools/tokenize")
+    parser.add_argument("--binary", default="bazel-bin/tools/model/tokenize")
     args = parser.parse_args()
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)

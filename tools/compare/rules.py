@@ -3,7 +3,7 @@ r"""Compares the rules number, math and choice (docs/rewards.md) with independen
 
     pip install "math-verify[antlr4_13_2]"     (0.9.0)
     ./bazelw build //scorer/rewards/rules:apply
-    python tools/compare_rules.py --data GSM8K [--rules PROGRAM] [--seed 0] [--answers 2400]
+    python tools/compare/rules.py --data GSM8K [--rules PROGRAM] [--seed 0] [--answers 2400]
 
 GSM8K is a folder with the data set's train.jsonl. Its solutions get endings of many kinds, with the right answer or a
 wrong one. The cases of the rule math's tests (--reader), whose kinds are named "reader: ...", come beside them. Truth is what a reader takes the answer for; those that are cut off or choose two letters are wrong. To the

@@ -2,8 +2,8 @@
 """Compares //tools:log_probs with transformers on the texts of a JSONL file.
 
     bazel build //tools:log_probs
-    python tools/compare_log_probs.py --model DIR --data gsm8k.jsonl [--limit 100] [--dtype fp32]
-        [--binary bazel-bin/tools/log_probs]
+    python tools/compare/log_probs.py --model DIR --data gsm8k.jsonl [--limit 100] [--dtype fp32]
+        [--binary bazel-bin/tools/model/log_probs]
 
 A text is the fields "question" and "answer" of a line, tokenised by transformers. The judge is always fp32 logits of a
 model in --dtype. Prints the largest and the mean difference; exit code 1 where the largest is beyond --tolerance.
@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--data", required=True)
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--binary", default="bazel-bin/tools/log_probs")
+    parser.add_argument("--binary", default="bazel-bin/tools/model/log_probs")
     parser.add_argument("--tolerance", type=float, default=1e-4)
     args = parser.parse_args()
 

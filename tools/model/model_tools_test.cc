@@ -39,14 +39,14 @@ std::string ReadAll(const std::string& path) {
   return text.str();
 }
 
-// Runs "tools/<command>" in a shell with `input` on standard input, one value a line.
+// Runs "tools/model/<command>" in a shell with `input` on standard input, one value a line.
 Outcome RunTool(const std::string& command, const std::vector<json>& input) {
   const std::string folder = testing::TempDir();
   const std::string in = folder + "/in.jsonl", out = folder + "/out.jsonl", errors = folder + "/errors.txt";
   std::ofstream lines(in);
   for (const json& value : input) lines << value.dump() << '\n';
   lines.close();
-  const int status = std::system(("tools/" + command + " < " + in + " > " + out + " 2> " + errors).c_str());
+  const int status = std::system(("tools/model/" + command + " < " + in + " > " + out + " 2> " + errors).c_str());
   Outcome outcome;
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
   std::ifstream written(out);
@@ -172,7 +172,7 @@ TEST(LogProbsTest, NameTheLineAndTheIdThatIsNotInTheVocabulary) {
 }
 
 // Of tools/golden/make_gguf.py: a GGUF file, and what transformers makes of it.
-const std::string kGguf = "tools/testdata/gguf/";
+const std::string kGguf = "tools/model/testdata/gguf/";
 
 // A path at which nothing is.
 std::string Target() {

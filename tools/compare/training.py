@@ -2,7 +2,7 @@
 """Compares the optimizer steps of //core/zero:training_comparison with those of transformers and torch.optim.AdamW.
 
     bazel build -c opt //core/zero:training_comparison
-    python tools/compare_training.py --model DIR --blocks FILE [--dtype fp32|bf16] [--variant model ...] [--steps 5]
+    python tools/compare/training.py --model DIR --blocks FILE [--dtype fp32|bf16] [--variant model ...] [--steps 5]
         [--micro_batches 4] [--learning_rate 2e-5] [--tolerance 1e-5] [--threads 2] [--binary PATH] [--report FILE]
         [--keep_padding_idx] [-- --zero_stage=3 ...]
 

@@ -1,7 +1,7 @@
 """Compares greedy generation of //rollout:generate with transformers', token for token.
 
     bazel build //rollout:generate
-    python tools/compare_generate.py --model DIR --prompts train.jsonl --key question --count 16
+    python tools/compare/generate.py --model DIR --prompts train.jsonl --key question --count 16
 
 A divergence is excused where the two best logits of transformers are within --tie of each other; each one is printed.
 Also prints the largest difference of the log-probabilities up to there, and both speeds.

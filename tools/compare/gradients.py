@@ -2,12 +2,12 @@
 """Compares the gradient of //core/zero:training_comparison with those of transformers, parameter by parameter.
 
     bazel build //core/zero:training_comparison
-    python tools/compare_gradients.py --model DIR --blocks FILE [--device cuda] [--threads 2] [--binary PATH]
+    python tools/compare/gradients.py --model DIR --blocks FILE [--device cuda] [--threads 2] [--binary PATH]
 
 Of one micro-batch: the first 4 sequences of 256 int32 token ids in FILE. All gradients are held against transformers' in
 double precision, by the norm of the difference over the norm. Exit code 1 where Quartet's gradient in fp32 or in bf16
 differs by more than 1.15 times as much as transformers' own in that type, in bf16 the better of two: a second one comes
-of the variant "wide" of tools/compare_training.py, which rounds at fewer places. How much those two differ from each
+of the variant "wide" of tools/compare/training.py, which rounds at fewer places. How much those two differ from each
 other says what agreement between two programs in bf16 can mean.
 """
 
@@ -20,7 +20,7 @@ import tempfile
 import numpy as np
 import torch
 import transformers
-from compare_training import LENGTH, SEQUENCES, cross_entropy, widen
+from training import LENGTH, SEQUENCES, cross_entropy, widen
 from safetensors.torch import load_file
 
 LIMIT = 1.15

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains by TRL's GRPOTrainer with the settings of examples/smollm2_arithmetic.textproto, for curve against curve.
 
-    python tools/compare_learning.py --model DIR --train FILE --test FILE [--steps 40] [--eval_steps 10] [--threads 2]
+    python tools/compare/learning.py --model DIR --train FILE --test FILE [--steps 40] [--eval_steps 10] [--threads 2]
 
 Writes a JSON line a step: the batch's mean reward and seconds since the first step began, without evaluations; after every
 eval_steps, and before the first step, the mean reward of four answers to each of the test's prompts, drawn as in training. Needs trl (1.16.0),

