@@ -7,14 +7,14 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "scorer/rewards/math/evaluate.h"
-#include "scorer/rewards/math/lexer.h"
-#include "scorer/rewards/math/names.h"
-#include "scorer/rewards/math/parser.h"
-#include "scorer/rewards/math/regions.h"
-#include "scorer/rewards/math/scalars.h"
-#include "scorer/rewards/math/units.h"
-#include "scorer/rewards/math/words.h"
+#include "scorer/rewards/math/grammar/lexer.h"
+#include "scorer/rewards/math/grammar/parser.h"
+#include "scorer/rewards/math/grammar/words.h"
+#include "scorer/rewards/math/values/evaluate.h"
+#include "scorer/rewards/math/values/names.h"
+#include "scorer/rewards/math/values/regions.h"
+#include "scorer/rewards/math/values/scalars.h"
+#include "scorer/rewards/math/vocabulary/units.h"
 
 namespace quartet::math {
 namespace {

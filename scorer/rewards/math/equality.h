@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "scorer/rewards/math/truth.h"
+#include "scorer/rewards/math/values/truth.h"
 
 namespace quartet::math {
 

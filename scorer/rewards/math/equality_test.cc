@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "scorer/rewards/math/answer.h"
+#include "scorer/rewards/math/text/answer.h"
 
 namespace quartet::math {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "core/answer_extraction/boxed.h"
 #include "scorer/rewards/extract.h"
-#include "scorer/rewards/math/amends.h"
+#include "scorer/rewards/math/text/amends.h"
 #include "scorer/rewards/rules/choice_words.h"
 #include "scorer/rewards/rules/plain_text.h"
 

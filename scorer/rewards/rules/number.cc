@@ -15,9 +15,9 @@
 #include "core/errors/shown.h"
 #include "core/tokenizer/unicode/unicode.h"
 #include "scorer/rewards/extract.h"
-#include "scorer/rewards/math/amends.h"
-#include "scorer/rewards/math/around.h"
-#include "scorer/rewards/math/value_words.h"
+#include "scorer/rewards/math/text/amends.h"
+#include "scorer/rewards/math/text/around.h"
+#include "scorer/rewards/math/vocabulary/value_words.h"
 #include "scorer/rewards/rules/plain_text.h"
 
 namespace quartet {
