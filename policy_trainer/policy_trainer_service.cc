@@ -102,7 +102,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
 
   // This rank's part of a publication.
   absl::Status Freeze(uint64_t version, PublishedPart* part) {
-    if (engine_ == nullptr) return calls_.face().StillLoading();
+    if (engine_ == nullptr) return calls_.leader().StillLoading();
     {
       // The previous snapshot goes first, unless it is being read: two are not held for longer than that.
       std::lock_guard lock(mutex_);
@@ -136,7 +136,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
   }
 
   absl::Status Publish(const Deadline& deadline, const PublishRequest& request, PublishReply* reply) {
-    QUARTET_RETURN_IF_ERROR(calls_.face().CheckReady("Publish"));
+    QUARTET_RETURN_IF_ERROR(calls_.leader().CheckReady("Publish"));
     return calls_.guard().DoOnce(request.identity(), reply, [&]() -> absl::Status {
       QUARTET_ASSIGN_OR_RETURN(*reply, ApplyPublish(request.version(), deadline));
       return absl::OkStatus();

@@ -41,7 +41,7 @@ void RankLinks::AwaitEnd(const Deadline& until) {
 
 // Takes the work of engines that step together to their ranks.
 void RankLinks::Supply(int group) {
-  std::vector<Dispatcher::Works> works;
+  std::vector<Dispatcher::WorkQueue> works;
   for (bool more = true; more;) {
     more = dispatcher_.Take(group, &works);
     for (int rank = 0; rank < group_.world_size(); ++rank) {

@@ -31,7 +31,7 @@
 #include "core/config/services.h"
 #include "core/config/template_date.h"
 #include "core/model/model_config.h"
-#include "core/service/ranks/group/leader_face.h"
+#include "core/service/ranks/group/leader_status.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
 #include "core/service/rpc/replay_guard.h"
@@ -62,7 +62,7 @@ class RolloutService final : public RankService,
       : config_(config),
         context_(context),
         group_(group),
-        face_(group, context.service, kRolloutLoading, ServiceFields(config, context.service)),
+        leader_(group, context.service, kRolloutLoading, ServiceFields(config, context.service)),
         // A run that trains no policy has no updates.
         worker_(config_.rollout(), !config_.actor().pretrain().empty(), context, group, std::move(credentials)),
         dispatcher_({.ranks = context.world_size,
@@ -124,7 +124,7 @@ class RolloutService final : public RankService,
                              RolloutEngine::Load(options, context_, worker_.ledger(), tokenizer_.get()));
     QUARTET_RETURN_IF_ERROR(worker_.Use(std::move(engine)));
     links_.Start();
-    face_.SetLoaded();
+    leader_.SetLoaded();
     if (http_ != nullptr) {
       QUARTET_LOG(kInfo) << "HTTP on " << http_->address() << " for model \""
                          << config_.rollout().http().served_model_name() << "\": base_url " << http_->url();
@@ -193,14 +193,14 @@ class RolloutService final : public RankService,
     return [context] { return context->IsCancelled(); };
   }
 
-  absl::Status CheckServing() const override { return face_.CheckReady("Generate"); }
+  absl::Status CheckServing() const override { return leader_.CheckReady("Generate"); }
 
   // Does `work` under the rules of CallIdentity, so that a repeat gets the stored reply.
   template <typename Request, typename Reply>
   grpc::Status Once(const Request& request, Reply* reply, absl::FunctionRef<absl::Status()> work) {
     return ToGrpc([&]() -> absl::Status {
       const std::string call(absl::StripSuffix(Request::descriptor()->name(), "Request"));
-      QUARTET_RETURN_IF_ERROR(face_.CheckReady(call));
+      QUARTET_RETURN_IF_ERROR(leader_.CheckReady(call));
       return guard_.DoOnce(request.identity(), reply, work);
     });
   }
@@ -223,11 +223,11 @@ class RolloutService final : public RankService,
   }
 
   absl::Status DoGetInfo(const Deadline& deadline, ServiceInfo* info) {
-    QUARTET_RETURN_IF_ERROR(face_.CheckReady("GetInfo"));
+    QUARTET_RETURN_IF_ERROR(leader_.CheckReady("GetInfo"));
     QUARTET_ASSIGN_OR_RETURN(std::vector<RolloutRankInfo> ranks, AskRanks(deadline));
     std::vector<RankInfo> infos;
     for (RolloutRankInfo& rank : ranks) infos.push_back(std::move(*rank.mutable_info()));
-    *info = face_.Describe(std::move(infos), max_model_len(), {{"model", {.rows = rows_, .tokens = vocab_size()}}});
+    *info = leader_.Describe(std::move(infos), max_model_len(), {{"model", {.rows = rows_, .tokens = vocab_size()}}});
     for (const RolloutMetric& metric : MetricsOf(Summarize(ranks))) {
       if (!metric.name.empty()) (*info->mutable_metrics())["rollout/" + metric.name] = metric.value;
     }
@@ -424,7 +424,7 @@ class RolloutService final : public RankService,
   const RunConfig config_;
   const RankContext& context_;
   RankGroup& group_;
-  LeaderFace face_;
+  LeaderStatus leader_;
   std::unique_ptr<Tokenizer> tokenizer_;  // or null
   int64_t rows_ = 0;                      // of the embedding
   RankWorker worker_;

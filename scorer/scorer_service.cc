@@ -18,7 +18,7 @@
 #include "core/config/services.h"
 #include "core/model/model_config.h"
 #include "core/rank/rank_info.h"
-#include "core/service/ranks/group/leader_face.h"
+#include "core/service/ranks/group/leader_status.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/stream_io.h"
@@ -63,7 +63,8 @@ class ScorerService final : public RankService, public Scorer::Service {
       : config_(config),
         context_(context),
         group_(group),
-        face_(group, context.service, "the scorer is still loading its models", ServiceFields(config, context.service)),
+        leader_(group, context.service, "the scorer is still loading its models",
+                ServiceFields(config, context.service)),
         vocabularies_(std::move(models.vocabularies)),
         reference_batching_{
             .limit = config.reference().max_tokens_per_micro_batch() > 0
@@ -90,12 +91,12 @@ class ScorerService final : public RankService, public Scorer::Service {
     RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
         group, kReferenceLogProbs, RankGroup::Kind::kCollective,
         [this](const auto& call, const auto& sequences, auto*, auto* replies) {
-          return engine_ == nullptr ? face_.StillLoading() : engine_->ReferenceLogProbs(call, sequences, replies);
+          return engine_ == nullptr ? leader_.StillLoading() : engine_->ReferenceLogProbs(call, sequences, replies);
         });
     RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
         group, kRewards, RankGroup::Kind::kCollective,
         [this](const auto& call, const auto& sequences, auto*, auto* replies) {
-          return engine_ == nullptr ? face_.StillLoading() : engine_->Rewards(call, sequences, replies);
+          return engine_ == nullptr ? leader_.StillLoading() : engine_->Rewards(call, sequences, replies);
         });
     RegisterTyped<InfoCall, RankInfo>(group, kInfo, RankGroup::Kind::kIndependent, [this](const auto&, auto* info) {
       *info = engine_ != nullptr ? engine_->Info() : DescribeRank(context_, Ledger());
@@ -111,7 +112,7 @@ class ScorerService final : public RankService, public Scorer::Service {
           engine_, ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context_, limits_.vocab_size));
     }
     if (sources_ != nullptr) QUARTET_RETURN_IF_ERROR(sources_->CheckFor(kServersMayStart));
-    face_.SetLoaded();
+    leader_.SetLoaded();
     return absl::OkStatus();
   }
 
@@ -133,11 +134,11 @@ class ScorerService final : public RankService, public Scorer::Service {
 
  private:
   absl::Status GetInfo(const Deadline& deadline, ServiceInfo* info) {
-    QUARTET_RETURN_IF_ERROR(face_.CheckReady("GetInfo"));
+    QUARTET_RETURN_IF_ERROR(leader_.CheckReady("GetInfo"));
     // Who asks before the first batch has waited for the other services, which may load for longer than this one.
     if (sources_ != nullptr) QUARTET_RETURN_IF_ERROR(sources_->Check());
     QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunOnAll<RankInfo>(group_, kInfo, InfoCall(), deadline));
-    *info = face_.Describe(std::move(ranks), limits_.max_len, vocabularies_);
+    *info = leader_.Describe(std::move(ranks), limits_.max_len, vocabularies_);
     if (sources_ != nullptr && sources_->size() > 0) {
       (*info->mutable_metrics())["scorer/failed_tries"] = static_cast<double>(sources_->failed_tries());
     }
@@ -146,7 +147,7 @@ class ScorerService final : public RankService, public Scorer::Service {
 
   absl::Status Score(const Deadline& deadline, const std::function<bool()>& cancelled,
                      grpc::ServerReaderWriter<ScoreReply, ScoreRequest>* stream) {
-    QUARTET_RETURN_IF_ERROR(face_.CheckReady("Score"));
+    QUARTET_RETURN_IF_ERROR(leader_.CheckReady("Score"));
     if (config_.reward().source().empty()) {
       return absl::FailedPreconditionError("no reward is configured: reward.source is empty");
     }
@@ -214,7 +215,7 @@ class ScorerService final : public RankService, public Scorer::Service {
 
   absl::Status ReferenceLogProbs(const Deadline& deadline,
                                  grpc::ServerReaderWriter<ReferenceLogProbsReply, ReferenceLogProbsRequest>* stream) {
-    QUARTET_RETURN_IF_ERROR(face_.CheckReady("ReferenceLogProbs"));
+    QUARTET_RETURN_IF_ERROR(leader_.CheckReady("ReferenceLogProbs"));
     if (!UsesReference(config_)) {
       return absl::FailedPreconditionError(
           "no reference model is loaded, because algorithm.kl.init_kl_coef is 0; set it above 0 to have one");
@@ -227,7 +228,7 @@ class ScorerService final : public RankService, public Scorer::Service {
   const RunConfig config_;
   const RankContext& context_;
   RankGroup& group_;
-  LeaderFace face_;
+  LeaderStatus leader_;
   const std::map<std::string, Vocabulary> vocabularies_;
   const MicroBatching reference_batching_;
   const std::map<int, RewardScale> reward_scales_;  // by index into reward.source

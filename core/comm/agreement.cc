@@ -129,8 +129,8 @@ absl::Status AgreeOnStatus(ProcessGroup& group, const absl::Status& mine, at::De
   return absl::OkStatus();
 }
 
-absl::Status AtOwnPace(ProcessGroup& group, at::Device device, const std::string& what,
-                       const std::function<absl::Status()>& work) {
+absl::Status WithoutDeadline(ProcessGroup& group, at::Device device, const std::string& what,
+                             const std::function<absl::Status()>& work) {
   if (group.size() == 1 || device.is_meta()) return Caught(what, work);
   Meetings meetings(group, device, what);
   absl::Status mine = Caught(what, work);

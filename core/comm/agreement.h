@@ -23,7 +23,7 @@ absl::Status AgreeOnStatus(ProcessGroup& group, const absl::Status& mine, at::De
 // is gone is noticed; rank 0 says whom it has waited for every minute, and for `what`. `work` is run by the caller's
 // thread and makes no collectives. What it throws is RESOURCE_EXHAUSTED where memory ran out, else INTERNAL. Throws as
 // collectives do, after `work`.
-absl::Status AtOwnPace(ProcessGroup& group, at::Device device, const std::string& what,
-                       const std::function<absl::Status()>& work);
+absl::Status WithoutDeadline(ProcessGroup& group, at::Device device, const std::string& what,
+                             const std::function<absl::Status()>& work);
 
 }  // namespace quartet

@@ -311,7 +311,7 @@ TEST_P(ProcessGroupOver, WorkMayTakeLongerThanACollective) {
       3,
       [&](ProcessGroup& group) {
         const int rank = group.rank();
-        own[rank] = AtOwnPace(group, at::kCPU, "writing", [&]() -> absl::Status {
+        own[rank] = WithoutDeadline(group, at::kCPU, "writing", [&]() -> absl::Status {
           if (rank == 1) absl::SleepFor(absl::Milliseconds(1500));
           if (rank == 2) throw std::bad_alloc();
           return absl::OkStatus();
@@ -335,7 +335,7 @@ TEST_P(ProcessGroupOver, ARankThatIsLostEndsWorkAtItsOwnPace) {
       [&](ProcessGroup& group) {
         if (group.rank() == 2) return;
         messages[group.rank()] =
-            MessageOf([&] { (void)AtOwnPace(group, at::kCPU, "writing", [] { return absl::OkStatus(); }); });
+            MessageOf([&] { (void)WithoutDeadline(group, at::kCPU, "writing", [] { return absl::OkStatus(); }); });
       },
       absl::Seconds(120));
   for (const std::string& message : messages) {

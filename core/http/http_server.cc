@@ -28,7 +28,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/http/connections.h"
-#include "core/http/departures.h"
+#include "core/http/disconnect_watcher.h"
 #include "core/network/local_users.h"
 
 namespace quartet {
@@ -254,7 +254,7 @@ class HttpServerImpl final : public HttpServer {
     int64_t dropped = 0;               // bytes of its body
     std::shared_ptr<void> until_sent;
     bool has_place = false;  // among max_requests
-    std::optional<Departures::Watch> client;
+    std::optional<DisconnectWatcher::Watch> client;
   };
 
   // Called once when the headers are there, then for each part of the body, then at its end.
@@ -332,7 +332,7 @@ class HttpServerImpl final : public HttpServer {
     }
     if (incoming->refusal.has_value()) return Send(connection, *std::move(incoming->refusal), &pace_);
     connections_.SetBusy(connection, true);
-    incoming->client.emplace(&departures_,
+    incoming->client.emplace(&disconnects_,
                              MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
     HttpReply reply;
     {
@@ -387,7 +387,7 @@ class HttpServerImpl final : public HttpServer {
   std::atomic<int> requests_{0};  // that have a place
   Connections connections_;
   Pace pace_;
-  Departures departures_;
+  DisconnectWatcher disconnects_;
   MHD_Daemon* daemon_ = nullptr;
 };
 

@@ -235,14 +235,14 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
   try {
     const std::string what = "loading " + folder;
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*model.world,
-                                          AtOwnPace(*model.world, options.device, what,
-                                                    [&] {
-                                                      try {
-                                                        return read();
-                                                      } catch (const std::exception& error) {
-                                                        return StatusOf(error, what, *ledger);
-                                                      }
-                                                    }),
+                                          WithoutDeadline(*model.world, options.device, what,
+                                                          [&] {
+                                                            try {
+                                                              return read();
+                                                            } catch (const std::exception& error) {
+                                                              return StatusOf(error, what, *ledger);
+                                                            }
+                                                          }),
                                           options.device));
     for (int g = 0; g < static_cast<int>(model.groups.size()); ++g) {
       model.CompleteFromOwners(g, model.groups[g].shard);

@@ -167,7 +167,7 @@ absl::StatusOr<int64_t> TrainableModel::Impl::Save(const std::string& folder,
   const auto write = [&](const std::function<absl::Status()>& work) {
     const bool writes = world.rank() == 0 && mine.ok();
     const absl::Status status =
-        AtOwnPace(world, device, "saving to " + folder, [&] { return writes ? work() : absl::OkStatus(); });
+        WithoutDeadline(world, device, "saving to " + folder, [&] { return writes ? work() : absl::OkStatus(); });
     if (!writes) return;
     mine = status;
     if (!mine.ok()) writer.reset();

@@ -95,16 +95,16 @@ absl::Status CheckGoesOn(const RunConfig& config, uint64_t prompts_hash, int64_t
 }
 
 absl::Status CheckStart(const RunConfig& config, const std::optional<CheckpointRecord>& resume,
-                        const std::string& checkpoints, const Hello& hello) {
+                        const std::string& checkpoints, const Handshake& handshake) {
   if (!resume.has_value()) {
-    QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(hello.policy_trainer, "actor", config.actor().load_checkpoint()));
-    if (!hello.critic_trainer.has_value()) return absl::OkStatus();
-    return CheckFreshTrainer(*hello.critic_trainer, "critic", config.critic().load_checkpoint());
+    QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(handshake.policy_trainer, "actor", config.actor().load_checkpoint()));
+    if (!handshake.critic_trainer.has_value()) return absl::OkStatus();
+    return CheckFreshTrainer(*handshake.critic_trainer, "critic", config.critic().load_checkpoint());
   }
   const std::string folder = absl::StrCat(checkpoints, "/", CheckpointId(resume->step));
-  QUARTET_RETURN_IF_ERROR(CheckResumedTrainer(hello.policy_trainer, *resume->policy, "actor", folder));
-  if (!hello.critic_trainer.has_value()) return absl::OkStatus();
-  return CheckResumedTrainer(*hello.critic_trainer, *resume->critic, "critic", folder);
+  QUARTET_RETURN_IF_ERROR(CheckResumedTrainer(handshake.policy_trainer, *resume->policy, "actor", folder));
+  if (!handshake.critic_trainer.has_value()) return absl::OkStatus();
+  return CheckResumedTrainer(*handshake.critic_trainer, *resume->critic, "critic", folder);
 }
 
 }  // namespace quartet

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "core/run_folder/checkpoint_record.h"
-#include "orchestrator/clients/hello.h"
+#include "orchestrator/clients/handshake.h"
 #include "proto/common.pb.h"
 #include "proto/run_config.pb.h"
 
@@ -50,6 +50,6 @@ absl::Status CheckGoesOn(const RunConfig& config, uint64_t prompts_hash, int64_t
 // CheckFreshTrainer of both trainers of a PPO run; or, with `resume`, of which CheckGoesOn holds, that the trainers
 // have loaded that checkpoint.
 absl::Status CheckStart(const RunConfig& config, const std::optional<CheckpointRecord>& resume,
-                        const std::string& checkpoints, const Hello& hello);
+                        const std::string& checkpoints, const Handshake& handshake);
 
 }  // namespace quartet

@@ -20,7 +20,7 @@
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "orchestrator/clients/cancellation.h"
-#include "orchestrator/clients/presence.h"
+#include "orchestrator/clients/health_watch.h"
 #include "orchestrator/clients/replies.h"
 #include "orchestrator/clients/service_clients.h"
 
@@ -52,7 +52,7 @@ struct ServiceClient::Connection {
   Cancellation* cancellation = nullptr;
   std::shared_ptr<grpc::ChannelCredentials> credentials;
   std::shared_ptr<grpc::Channel> channel;
-  std::optional<Presence> presence;
+  std::optional<HealthWatch> health_watch;
   bool own_user_only = true;  // talks to programs of this user, or root, alone: nothing else says who is there
   // GetInfo is the same call in each service, on its own stub.
   std::function<grpc::Status(const std::shared_ptr<grpc::Channel>&, grpc::ClientContext*, const GetInfoRequest&,

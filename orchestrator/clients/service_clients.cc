@@ -60,7 +60,7 @@ const std::string& ServiceClient::address() const { return connection_->address;
 void ServiceClient::MoveTo(const std::string& address) {
   connection_->address = address;
   connection_->channel = MakeChannel(address, connection_->credentials);
-  connection_->presence->MoveTo(connection_->channel);
+  connection_->health_watch->MoveTo(connection_->channel);
 }
 
 bool ServiceClient::WaitForConnection() {
@@ -372,7 +372,7 @@ absl::Status Connect(const RunConfig& config, const char* service, std::shared_p
   connection->cancellation = cancellation;
   connection->credentials = credentials;
   connection->channel = MakeChannel(address, credentials);
-  connection->presence.emplace(connection->channel);
+  connection->health_watch.emplace(connection->channel);
   connection->own_user_only = config.tls().ca_file().empty() && !config.services().allow_other_users();
   connection->get_info = [](const std::shared_ptr<grpc::Channel>& channel, grpc::ClientContext* context,
                             const GetInfoRequest& request,

@@ -12,7 +12,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/eval_sets.h"
-#include "orchestrator/clients/hello.h"
+#include "orchestrator/clients/handshake.h"
 #include "orchestrator/data/answers.h"
 #include "orchestrator/data/first_example.h"
 #include "orchestrator/data/reward_sources.h"

@@ -18,7 +18,7 @@
 #include "core/config/services.h"
 #include "core/rl/kl.h"
 #include "orchestrator/checks/start_check.h"
-#include "orchestrator/clients/hello.h"
+#include "orchestrator/clients/handshake.h"
 #include "orchestrator/clients/weight_sync.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/loop/batch_file.h"
@@ -175,16 +175,17 @@ absl::Status PpoLoop::Prepare() {
       BatchSampler::Progress{.begin = [this](const std::string& phase, int64_t total) { BeginPhase(phase, total); },
                              .done = [this](int64_t done) { run_.view.Progress(done); },
                              .warn = [this](const std::string& warning) { return Warn(step_, warning); }});
-  QUARTET_ASSIGN_OR_RETURN(const Hello hello, SayHello(run_.services, config_, run_.tokenizer.vocab_size(),
-                                                       [this](const std::string& waiting, const std::string& detail) {
-                                                         run_.view.PrintAndBegin(waiting);
-                                                         run_.view.Progress(0, detail);
-                                                       }));
-  QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.resume, run_.folder.checkpoints_path(), hello));
-  QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, hello, steps_, first_step_));
-  if (!hello.rollout.http_url().empty()) {
-    run_.view.Print(absl::StrCat("the policy answers HTTP at ", hello.rollout.http_url(), ", as model \"",
-                                 hello.rollout.served_model_name(), "\""));
+  QUARTET_ASSIGN_OR_RETURN(const Handshake handshake,
+                           ShakeHands(run_.services, config_, run_.tokenizer.vocab_size(),
+                                      [this](const std::string& waiting, const std::string& detail) {
+                                        run_.view.PrintAndBegin(waiting);
+                                        run_.view.Progress(0, detail);
+                                      }));
+  QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.resume, run_.folder.checkpoints_path(), handshake));
+  QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, handshake, steps_, first_step_));
+  if (!handshake.rollout.http_url().empty()) {
+    run_.view.Print(absl::StrCat("the policy answers HTTP at ", handshake.rollout.http_url(), ", as model \"",
+                                 handshake.rollout.served_model_name(), "\""));
   }
   // The services have accepted the run: now the folder may change.
   // A run that is continued every few steps is told of what all of them show, and of each thing once.
@@ -210,9 +211,9 @@ absl::Status PpoLoop::Prepare() {
   }
   // Fresh services all have the weights from disk, version 0. Services that have worked before, and a policy that goes
   // on from a training state, may not agree.
-  policy_version_ = std::max(hello.rollout.policy_version(), hello.policy_trainer.policy_version());
-  if (policy_version_ > 0 || hello.policy_trainer.last_applied().sequence() > 0 ||
-      OptimizerSteps(hello.policy_trainer) > 0) {
+  policy_version_ = std::max(handshake.rollout.policy_version(), handshake.policy_trainer.policy_version());
+  if (policy_version_ > 0 || handshake.policy_trainer.last_applied().sequence() > 0 ||
+      OptimizerSteps(handshake.policy_trainer) > 0) {
     policy_version_ = std::max(policy_version_ + 1, static_cast<uint64_t>(first_step_));
     run_.view.Begin("bringing the rollout to the policy's weights");
     return SyncWeights(run_.services, 0, policy_version_, &published_.emplace()).status();

@@ -111,8 +111,8 @@ absl::StatusOr<Result> Update(const RunConfig& config, const std::string& model,
 
 }  // namespace
 
-absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& services, const Hello& hello, int64_t steps,
-                                        int64_t steps_done) {
+absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& services, const Handshake& handshake,
+                                        int64_t steps, int64_t steps_done) {
   const AlgorithmConfig& algorithm = config.algorithm();
   const auto make = [&](const TrainerConfig& section, int64_t epochs, int64_t steps_an_epoch, int64_t warmup_steps,
                         const ServiceInfo& info) -> absl::StatusOr<Trainer> {
@@ -127,11 +127,11 @@ absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& servi
                    .applied = OptimizerSteps(info)};
   };
   QUARTET_ASSIGN_OR_RETURN(const Trainer policy, make(config.actor(), algorithm.max_epochs(), UpdatesPerBatch(config),
-                                                      algorithm.critic_warmup_steps(), hello.policy_trainer));
+                                                      algorithm.critic_warmup_steps(), handshake.policy_trainer));
   std::optional<Trainer> critic;
-  if (hello.critic_trainer.has_value()) {
+  if (handshake.critic_trainer.has_value()) {
     QUARTET_ASSIGN_OR_RETURN(critic, make(config.critic(), algorithm.critic_epochs(), CriticUpdatesPerBatch(config), 0,
-                                          *hello.critic_trainer));
+                                          *handshake.critic_trainer));
   }
   return Updates(config, services, policy, critic);
 }

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "core/rl/learning_rate.h"
 #include "core/run_folder/metrics.h"
-#include "orchestrator/clients/hello.h"
+#include "orchestrator/clients/handshake.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/loop/experience.h"
 #include "proto/run_config.pb.h"
@@ -20,9 +20,9 @@ namespace quartet {
 class Updates {
  public:
   // For a run of `steps` PPO steps, of which `steps_done` are behind it: the schedules of learning rates go on there.
-  // `hello`: what the trainers have applied by now.
-  static absl::StatusOr<Updates> Create(const RunConfig& config, Services& services, const Hello& hello, int64_t steps,
-                                        int64_t steps_done);
+  // `handshake`: what the trainers have applied by now.
+  static absl::StatusOr<Updates> Create(const RunConfig& config, Services& services, const Handshake& handshake,
+                                        int64_t steps, int64_t steps_done);
 
   // All optimizer steps of one PPO step, policy and critic side by side. `kl_coefficient`: of a KL in the loss.
   // FAILED_PRECONDITION where the gradients of several in a row were not finite.

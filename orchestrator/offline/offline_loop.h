@@ -15,7 +15,7 @@
 #include "core/run_folder/metrics.h"
 #include "core/run_folder/run_folder.h"
 #include "core/tokenizer/tokenizer.h"
-#include "orchestrator/clients/hello.h"
+#include "orchestrator/clients/handshake.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/terminal/terminal_view.h"
 #include "proto/experience.pb.h"

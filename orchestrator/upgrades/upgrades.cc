@@ -36,10 +36,10 @@ ServiceClient& ClientOf(Services& services, const std::string& service) {
   return *services.scorer;
 }
 
-const ServiceInfo& InfoOf(const Hello& hello, const std::string& service) {
-  if (service == "rollout") return hello.rollout;
-  if (service == "scorer") return hello.scorer;
-  return service == "policy_trainer" ? hello.policy_trainer : *hello.critic_trainer;
+const ServiceInfo& InfoOf(const Handshake& handshake, const std::string& service) {
+  if (service == "rollout") return handshake.rollout;
+  if (service == "scorer") return handshake.scorer;
+  return service == "policy_trainer" ? handshake.policy_trainer : *handshake.critic_trainer;
 }
 
 bool AreOneProcess(const ServiceInfo& a, const ServiceInfo& b) {
@@ -141,12 +141,13 @@ absl::StatusOr<std::string> Upgrades::TakeOn(const std::string& service, const B
                                              const StepBoundary& boundary) {
   if (service == "policy_trainer") as_started_.mutable_actor()->set_load_checkpoint(before.state_folder);
   if (service == "critic_trainer") as_started_.mutable_critic()->set_load_checkpoint(before.state_folder);
-  QUARTET_ASSIGN_OR_RETURN(const Hello hello, SayHello(context_.services, as_started_, context_.tokenizer_vocab_size,
-                                                       [this](const std::string& waiting, const std::string& detail) {
-                                                         context_.view.PrintAndBegin(waiting);
-                                                         context_.view.Progress(0, detail);
-                                                       }));
-  const ServiceInfo& info = InfoOf(hello, service);
+  QUARTET_ASSIGN_OR_RETURN(const Handshake handshake,
+                           ShakeHands(context_.services, as_started_, context_.tokenizer_vocab_size,
+                                      [this](const std::string& waiting, const std::string& detail) {
+                                        context_.view.PrintAndBegin(waiting);
+                                        context_.view.Progress(0, detail);
+                                      }));
+  const ServiceInfo& info = InfoOf(handshake, service);
   if (IsTrainer(service)) {
     QUARTET_RETURN_IF_ERROR(CheckResumedTrainer(info, *before.state, SectionOf(service), before.state_folder));
   }

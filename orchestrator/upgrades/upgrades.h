@@ -14,7 +14,7 @@
 #include "core/run_folder/checkpoint_record.h"
 #include "core/run_folder/run_folder.h"
 #include "orchestrator/clients/cancellation.h"
-#include "orchestrator/clients/hello.h"
+#include "orchestrator/clients/handshake.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/launch/service_engine.h"
 #include "orchestrator/terminal/terminal_view.h"

@@ -166,16 +166,16 @@ int64_t Dispatcher::calls() const {
   return static_cast<int64_t>(calls_.size());
 }
 
-bool Dispatcher::Take(int group, std::vector<Works>* works) {
+bool Dispatcher::Take(int group, std::vector<WorkQueue>* works) {
   const int begin = options_.lockstep ? 0 : group, end = options_.lockstep ? engines() : group + 1;
   works->assign(engines(), {});
   std::unique_lock lock(mutex_);
   work_changed_.wait(lock, [&] {
     return closed_ ||
-           std::any_of(works_.begin() + begin, works_.begin() + end, [](const Works& w) { return !w.empty(); });
+           std::any_of(works_.begin() + begin, works_.begin() + end, [](const WorkQueue& w) { return !w.empty(); });
   });
   for (int engine = begin; engine < end; ++engine) {
-    Works& batch = (*works)[engine] = std::exchange(works_[engine], {});
+    WorkQueue& batch = (*works)[engine] = std::exchange(works_[engine], {});
     if (batch.empty()) batch.emplace_back();
     batch.back().set_complete(true);
     batch.back().set_in_flight(in_flight_ > 0);
@@ -443,7 +443,7 @@ void Dispatcher::GiveUp(uint64_t id, Call* call, const absl::Status& status) {
 
 // A message for `engine` to which further work can be added. Under the lock.
 RankWork& Dispatcher::WorkFor(int engine) {
-  Works& works = works_[engine];
+  WorkQueue& works = works_[engine];
   // What comes after these in time must come after them in a message's order too.
   if (works.empty() || works.back().hold() > 0 || works.back().release() || works.back().cancel_size() > 0 ||
       works.back().abort_size() > 0) {

@@ -49,7 +49,7 @@ class CallSink {
 // Thread safe.
 class Dispatcher {
  public:
-  using Works = std::deque<RankWork>;
+  using WorkQueue = std::deque<RankWork>;
 
   explicit Dispatcher(const DispatcherOptions& options);
   ~Dispatcher();
@@ -103,7 +103,7 @@ class Dispatcher {
   int groups() const { return options_.lockstep ? 1 : engines(); }
   // Waits until there is work for an engine of `group`. What there is, by engine and in order: a batch for each of the
   // group, if only of an empty message, and nothing for the others. False after Close: the batch is the last one.
-  bool Take(int group, std::vector<Works>* works);
+  bool Take(int group, std::vector<WorkQueue>* works);
 
   void Answer(int rank, RankEvents events);
 
@@ -145,7 +145,7 @@ class Dispatcher {
   // Guarded by mutex_.
   std::map<uint64_t, std::unique_ptr<Call>> calls_;
   uint64_t last_call_ = 0;
-  std::vector<Works> works_;
+  std::vector<WorkQueue> works_;
   std::vector<double> load_;              // tokens that each engine has to make, at most
   int64_t in_flight_ = 0;                 // sequences of calls that have begun
   int64_t not_begun_ = 0;                 // sequences of the others

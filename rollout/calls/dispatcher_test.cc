@@ -48,7 +48,7 @@ TEST(Dispatcher, ACallerThatLeavesIsCancelledOnItsRanksAndItsLoadIsGone) {
   leaver.Leave();
   EXPECT_EQ(leaver.End().code(), absl::StatusCode::kCancelled);
   for (int r = 0; r < 2; ++r) {
-    const Dispatcher::Works works = TakeFor(dispatcher, r);
+    const Dispatcher::WorkQueue works = TakeFor(dispatcher, r);
     EXPECT_FALSE(works.back().in_flight());
     ranks[r].Apply(works);
     EXPECT_EQ(ranks[r].cancelled, 1);
@@ -274,7 +274,7 @@ TEST(Dispatcher, RefusesACallThatCouldNotEvenWaitAlone) {
 TEST(Dispatcher, CutsTheWorkOfACallIntoMessagesOfBoundedSize) {
   Dispatcher dispatcher({.ranks = 1, .max_num_seqs = 8});
   const Caller caller(dispatcher, HeaderOf(1), PromptsOf(5, 60'000));
-  const Dispatcher::Works works = TakeFor(dispatcher, 0);
+  const Dispatcher::WorkQueue works = TakeFor(dispatcher, 0);
   EXPECT_EQ(works.size(), 5u);
   for (const RankWork& work : works) EXPECT_EQ(work.parts(0).tasks_size(), 1);
 }
@@ -328,7 +328,7 @@ TEST(Dispatcher, EnginesThatStepTogetherGetEquallyManyBatches) {
   Dispatcher dispatcher({.ranks = 3, .lockstep = true, .max_num_seqs = 4, .max_waiting = 100});
   EXPECT_EQ(dispatcher.groups(), 1);
   std::vector<FakeRank> ranks(3);
-  std::vector<Dispatcher::Works> works;
+  std::vector<Dispatcher::WorkQueue> works;
   const auto take = [&](bool in_flight) {
     ASSERT_TRUE(dispatcher.Take(0, &works));
     for (int r = 0; r < 3; ++r) {
@@ -352,7 +352,7 @@ TEST(Dispatcher, EnginesThatStepTogetherGetEquallyManyBatches) {
   EXPECT_TRUE(caller.End().ok());
   dispatcher.Close();
   EXPECT_FALSE(dispatcher.Take(0, &works));
-  for (const Dispatcher::Works& last : works) EXPECT_TRUE(last.back().complete() && last.back().last());
+  for (const Dispatcher::WorkQueue& last : works) EXPECT_TRUE(last.back().complete() && last.back().last());
 }
 
 TEST(Dispatcher, RanksThatAreOneEngineShareItsWorkAndTheFirstAnswersForThem) {
@@ -364,7 +364,7 @@ TEST(Dispatcher, RanksThatAreOneEngineShareItsWorkAndTheFirstAnswersForThem) {
   Caller caller(dispatcher, HeaderOf(2), PromptsOf(5));
   std::vector<FakeRank> ranks(4);
   for (int engine = 0; engine < 2; ++engine) {
-    const Dispatcher::Works works = TakeFor(dispatcher, engine);
+    const Dispatcher::WorkQueue works = TakeFor(dispatcher, engine);
     for (int r = 0; r < 4; ++r) {
       if (dispatcher.engine_of(r) == engine) ranks[r].Apply(works);
     }
@@ -379,7 +379,7 @@ TEST(Dispatcher, RanksThatAreOneEngineShareItsWorkAndTheFirstAnswersForThem) {
     EXPECT_EQ(*dispatcher.Pause(PauseRequest::KEEP, kStays), 10);
     paused = true;
   });
-  const std::vector<Dispatcher::Works> holds = {TakeFor(dispatcher, 0), TakeFor(dispatcher, 1)};
+  const std::vector<Dispatcher::WorkQueue> holds = {TakeFor(dispatcher, 0), TakeFor(dispatcher, 1)};
   for (int r = 0; r < 3; ++r) dispatcher.Answer(r, ranks[r].Apply(holds[dispatcher.engine_of(r)]));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_FALSE(paused);

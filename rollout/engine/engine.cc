@@ -476,9 +476,9 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutConfig& o
   };
   if (groups.alone != nullptr) {
     // A share meets nobody while it is loaded.
-    QUARTET_RETURN_IF_ERROR(
-        AgreeOnStatus(*groups.all, AtOwnPace(*groups.all, model_options.device, "loading " + options.pretrain(), load),
-                      model_options.device));
+    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(
+        *groups.all, WithoutDeadline(*groups.all, model_options.device, "loading " + options.pretrain(), load),
+        model_options.device));
   } else {
     QUARTET_RETURN_IF_ERROR(load());
   }

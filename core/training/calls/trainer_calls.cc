@@ -18,8 +18,8 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
       save_method_(absl::StrCat(name, "_trainer.Save")),
       info_method_(absl::StrCat(name, "_trainer.Info")),
       group_(group),
-      face_(group, context.service, absl::StrCat("the ", name, " trainer is still loading its model"),
-            std::move(configuration)),
+      leader_(group, context.service, absl::StrCat("the ", name, " trainer is still loading its model"),
+              std::move(configuration)),
       limits_{.vocab_size = vocabulary, .max_len = config.max_len()},
       vocabulary_{.rows = model.vocab_size, .tokens = vocabulary},
       batch_limits_(context.batch_limits),
@@ -28,7 +28,7 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
           MakeSequenceCost(model, head, SharingOn(context.device == "cpu", config.dtype() == "bf16", model.head_dim)))),
       update_batching_(UpdateBatching(section, config, forward_batching_.cost)) {
   const auto loaded = [this](auto work) {
-    return [this, work](const auto&... call) { return engine_ == nullptr ? face_.StillLoading() : work(call...); };
+    return [this, work](const auto&... call) { return engine_ == nullptr ? leader_.StillLoading() : work(call...); };
   };
   RegisterTyped<ForwardCall, TokenSequence, ForwardSummary, TokenValues>(
       group, forward_method_, RankGroup::Kind::kCollective,
@@ -56,20 +56,20 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
 
 void TrainerCalls::SetEngine(std::unique_ptr<TrainerEngine> engine) {
   engine_ = std::move(engine);
-  face_.SetLoaded();
+  leader_.SetLoaded();
 }
 
 absl::Status TrainerCalls::GetInfo(const Deadline& deadline, ServiceInfo* info) {
-  QUARTET_RETURN_IF_ERROR(face_.CheckReady("GetInfo"));
+  QUARTET_RETURN_IF_ERROR(leader_.CheckReady("GetInfo"));
   QUARTET_ASSIGN_OR_RETURN(std::vector<RankInfo> ranks, RunOnAll<RankInfo>(group_, info_method_, InfoCall(), deadline));
-  *info = face_.Describe(std::move(ranks), limits_.max_len, {{"model", vocabulary_}});
+  *info = leader_.Describe(std::move(ranks), limits_.max_len, {{"model", vocabulary_}});
   if (const std::optional<CallIdentity> last = guard_.last_applied()) *info->mutable_last_applied() = *last;
   return absl::OkStatus();
 }
 
 absl::Status TrainerCalls::SaveCheckpoint(const Deadline& deadline, const SaveCheckpointRequest& request,
                                           SaveCheckpointReply* reply) {
-  QUARTET_RETURN_IF_ERROR(face_.CheckReady("SaveCheckpoint"));
+  QUARTET_RETURN_IF_ERROR(leader_.CheckReady("SaveCheckpoint"));
   return guard_.DoOnce(request.identity(), reply, [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(*reply, RunSave(group_, save_method_, request, run_dir_, name_, deadline));
     return absl::OkStatus();

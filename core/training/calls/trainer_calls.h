@@ -14,7 +14,7 @@
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/rank/rank_context.h"
-#include "core/service/ranks/group/leader_face.h"
+#include "core/service/ranks/group/leader_status.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "core/service/rpc/batch_limits.h"
 #include "core/service/rpc/replay_guard.h"
@@ -41,7 +41,7 @@ class TrainerCalls {
   // Before this calls are UNAVAILABLE.
   void SetEngine(std::unique_ptr<TrainerEngine> engine);
 
-  const LeaderFace& face() const { return face_; }
+  const LeaderStatus& leader() const { return leader_; }
   const SequenceLimits& limits() const { return limits_; }
   ReplayGuard& guard() { return guard_; }
 
@@ -53,7 +53,7 @@ class TrainerCalls {
   template <typename Request, typename Reply, typename Stream>
   absl::Status Forward(const std::string& call, const Deadline& deadline, Stream* stream,
                        TokenValues* (Reply::*values)()) {
-    QUARTET_RETURN_IF_ERROR(face_.CheckReady(call));
+    QUARTET_RETURN_IF_ERROR(leader_.CheckReady(call));
     return AnswerForward<Request>(group_, forward_method_, forward_batching_, limits_, batch_limits_, deadline, stream,
                                   values);
   }
@@ -64,7 +64,7 @@ class TrainerCalls {
   absl::Status Update(const Deadline& deadline, Stream* stream, const Check& check,
                       bool (*pairs)(const HeaderOf<Request>&), void (*complete)(const UpdateOutcome<Reply>&, Reply*),
                       Reply* reply) {
-    QUARTET_RETURN_IF_ERROR(face_.CheckReady("Update"));
+    QUARTET_RETURN_IF_ERROR(leader_.CheckReady("Update"));
     const auto apply = [&](const auto& header, const std::vector<TrainingSequence>& items) -> absl::StatusOr<Reply> {
       QUARTET_ASSIGN_OR_RETURN(UpdateOutcome<Reply> done,
                                RunUpdate<Reply>(group_, update_method_, MakeUpdateCall(header), items, update_batching_,
@@ -79,7 +79,7 @@ class TrainerCalls {
   const std::string name_, run_dir_;
   const std::string forward_method_, update_method_, save_method_, info_method_;
   RankGroup& group_;
-  LeaderFace face_;
+  LeaderStatus leader_;
   const SequenceLimits limits_;
   const Vocabulary vocabulary_;
   BatchLimits* const batch_limits_;

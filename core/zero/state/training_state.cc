@@ -275,7 +275,7 @@ absl::StatusOr<SavedState> SaveTrainingState(TrainableModel& model, const std::s
     if (first) fs::remove_all(temporary, ignored);
   };
   const auto try_out = [&](const std::function<absl::Status()>& work) {
-    return AtOwnPace(group, device, what, [&] { return CatchExceptions(what, ledger, work); });
+    return WithoutDeadline(group, device, what, [&] { return CatchExceptions(what, ledger, work); });
   };
   // Tells all ranks of an error of any of them, and waits until nothing is left of the save.
   const auto agree = [&](const std::function<absl::Status()>& work) -> absl::Status {
@@ -337,8 +337,8 @@ absl::Status LoadTrainingState(TrainableModel& model, const std::string& folder,
   try {
     const Partition partition(model);
     const auto agree = [&](const std::function<absl::Status()>& work) {
-      return AgreeOnStatus(group, AtOwnPace(group, device, what, [&] { return CatchExceptions(what, ledger, work); }),
-                           device);
+      return AgreeOnStatus(
+          group, WithoutDeadline(group, device, what, [&] { return CatchExceptions(what, ledger, work); }), device);
     };
     std::unique_ptr<StateReader> reader;
     QUARTET_RETURN_IF_ERROR(agree([&]() -> absl::Status {

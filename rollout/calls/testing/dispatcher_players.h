@@ -91,7 +91,7 @@ struct FakeRank {
   bool held = false;
   int cancelled = 0;
 
-  RankEvents Apply(const Dispatcher::Works& works) {
+  RankEvents Apply(const Dispatcher::WorkQueue& works) {
     RankEvents events;
     for (const RankWork& work : works) {
       for (const CallPart& part : work.parts()) {
@@ -140,7 +140,7 @@ class BusyRank {
  public:
   BusyRank(Dispatcher& dispatcher, int rank) {
     taker_ = std::thread([this, &dispatcher, rank] {
-      std::vector<Dispatcher::Works> works;
+      std::vector<Dispatcher::WorkQueue> works;
       while (dispatcher.Take(rank, &works)) {
         const std::lock_guard lock(mutex_);
         dispatcher.Answer(rank, state_.Apply(works[rank]));
@@ -171,8 +171,8 @@ class BusyRank {
 };
 
 // The work for an engine that steps by itself.
-inline Dispatcher::Works TakeFor(Dispatcher& dispatcher, int engine) {
-  std::vector<Dispatcher::Works> works;
+inline Dispatcher::WorkQueue TakeFor(Dispatcher& dispatcher, int engine) {
+  std::vector<Dispatcher::WorkQueue> works;
   EXPECT_TRUE(dispatcher.Take(engine, &works));
   for (int other = 0; other < dispatcher.engines(); ++other) EXPECT_EQ(works[other].empty(), other != engine);
   return works[engine];

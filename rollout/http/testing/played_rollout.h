@@ -84,7 +84,7 @@ class PlayedRollout final : public RolloutBackend {
 
  private:
   void Work() {
-    std::vector<Dispatcher::Works> works;
+    std::vector<Dispatcher::WorkQueue> works;
     while (dispatcher_.Take(0, &works)) {
       for (const RankWork& work : works.front()) {
         RankEvents events;

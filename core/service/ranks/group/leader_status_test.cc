@@ -1,4 +1,4 @@
-#include "core/service/ranks/group/leader_face.h"
+#include "core/service/ranks/group/leader_status.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,10 +13,10 @@ using ::testing::HasSubstr;
 
 constexpr char kLoads[] = "the toy is still loading its model";
 
-TEST(LeaderFace, AnswersOnceTheLeaderHasLoadedAndOnOtherRanksNamesTheLeader) {
+TEST(LeaderStatus, AnswersOnceTheLeaderHasLoadedAndOnOtherRanksNamesTheLeader) {
   Group group(2);
   for (const absl::Status& s : group.statuses) ASSERT_TRUE(s.ok()) << s;
-  LeaderFace leader(*group.groups[0], "toy", kLoads, {}), other(*group.groups[1], "toy", kLoads, {});
+  LeaderStatus leader(*group.groups[0], "toy", kLoads, {}), other(*group.groups[1], "toy", kLoads, {});
   EXPECT_EQ(leader.CheckReady("Draw"), leader.StillLoading());
   EXPECT_EQ(leader.StillLoading().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(leader.StillLoading().message(), HasSubstr(kLoads));
@@ -28,10 +28,10 @@ TEST(LeaderFace, AnswersOnceTheLeaderHasLoadedAndOnOtherRanksNamesTheLeader) {
                                                        group.groups[0]->endpoints()[0], "; this is rank 1")));
 }
 
-TEST(LeaderFace, DescribesTheServiceAndItsRanksInOrder) {
+TEST(LeaderStatus, DescribesTheServiceAndItsRanksInOrder) {
   Group group(1);
   for (const absl::Status& s : group.statuses) ASSERT_TRUE(s.ok()) << s;
-  const LeaderFace leader(*group.groups[0], "toy", kLoads, {{"toy.size", "3"}});
+  const LeaderStatus leader(*group.groups[0], "toy", kLoads, {{"toy.size", "3"}});
   std::vector<RankInfo> ranks(2);
   ranks[0].set_rank(0);
   ranks[1].set_rank(1);

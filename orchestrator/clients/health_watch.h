@@ -12,12 +12,12 @@ namespace quartet {
 
 // Watches a service's health over `channel`, from its first moment on and again whenever it comes back: the service
 // counts the time that nobody does (services.orchestrator_timeout_seconds). Thread safe.
-class Presence {
+class HealthWatch {
  public:
-  explicit Presence(std::shared_ptr<grpc::Channel> channel);
-  Presence(const Presence&) = delete;
-  Presence& operator=(const Presence&) = delete;
-  ~Presence();
+  explicit HealthWatch(std::shared_ptr<grpc::Channel> channel);
+  HealthWatch(const HealthWatch&) = delete;
+  HealthWatch& operator=(const HealthWatch&) = delete;
+  ~HealthWatch();
 
   void MoveTo(std::shared_ptr<grpc::Channel> channel);
 

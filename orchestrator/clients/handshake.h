@@ -15,7 +15,7 @@
 namespace quartet {
 
 // What the services said of themselves.
-struct Hello {
+struct Handshake {
   ServiceInfo rollout, policy_trainer, scorer;
   std::optional<ServiceInfo> critic_trainer;
 };
@@ -29,8 +29,8 @@ using OnLoading = std::function<void(const std::string& waiting, const std::stri
 // all services), ranks whose CPUs multiply in different ways, models of another number of token ids than the
 // tokenizer's (their embeddings may be padded), a longest sequence shorter than prompt and answer, a rollout that is
 // paused. Which training state a trainer was started from is its own affair where the run is to be continued.
-absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size,
-                               const OnLoading& on_loading);
+absl::StatusOr<Handshake> ShakeHands(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size,
+                                     const OnLoading& on_loading);
 
 // Refuses ranks, of one service or of several, that multiply bf16 matrices by different CPU instructions: their
 // log-probabilities of one token differ.

@@ -1,4 +1,4 @@
-#include "orchestrator/clients/hello.h"
+#include "orchestrator/clients/handshake.h"
 
 #include <filesystem>
 #include <map>
@@ -145,16 +145,16 @@ absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, const RunConfig&
   return info;
 }
 
-absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size,
-                               const OnLoading& on_loading) {
+absl::StatusOr<Handshake> ShakeHands(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size,
+                                     const OnLoading& on_loading) {
   const int64_t longest = static_cast<int64_t>(config.data().prompt_max_len()) + config.rollout().generate_max_len();
-  Hello hello;
-  std::vector<std::pair<ServiceClient*, ServiceInfo*>> peers = {{services.rollout.get(), &hello.rollout},
-                                                                {services.policy_trainer.get(), &hello.policy_trainer}};
+  Handshake handshake;
+  std::vector<std::pair<ServiceClient*, ServiceInfo*>> peers = {
+      {services.rollout.get(), &handshake.rollout}, {services.policy_trainer.get(), &handshake.policy_trainer}};
   if (services.critic_trainer != nullptr) {
-    peers.emplace_back(services.critic_trainer.get(), &hello.critic_trainer.emplace());
+    peers.emplace_back(services.critic_trainer.get(), &handshake.critic_trainer.emplace());
   }
-  peers.emplace_back(services.scorer.get(), &hello.scorer);
+  peers.emplace_back(services.scorer.get(), &handshake.scorer);
   for (const auto& [client, info] : peers) {
     QUARTET_ASSIGN_OR_RETURN(*info, Meet(*client, on_loading));
   }
@@ -166,14 +166,14 @@ absl::StatusOr<Hello> SayHello(Services& services, const RunConfig& config, int3
     QUARTET_RETURN_IF_ERROR(CheckFits(*client, *info, tokenizer_vocab_size, longest));
   }
   // Elsewhere models may be padded otherwise; these two share weights.
-  const int32_t rows = RowsOf(hello.rollout), trained = RowsOf(hello.policy_trainer);
+  const int32_t rows = RowsOf(handshake.rollout), trained = RowsOf(handshake.policy_trainer);
   if (rows != trained) {
     return absl::FailedPreconditionError(absl::StrCat(PlaceOf(*services.rollout), ": its model has a vocabulary of ",
                                                       rows, " rows and the policy trainer's one of ", trained,
                                                       "; they must be equal, since it takes the policy's weights. "
                                                       "Start the rollout with the actor's model (rollout.pretrain)"));
   }
-  return hello;
+  return handshake;
 }
 
 }  // namespace quartet

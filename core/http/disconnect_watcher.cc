@@ -1,4 +1,4 @@
-#include "core/http/departures.h"
+#include "core/http/disconnect_watcher.h"
 
 #include <errno.h>
 #include <string.h>
@@ -17,21 +17,21 @@ constexpr uint64_t kWake = 0;
 
 }  // namespace
 
-Departures::Departures() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC)) {
+DisconnectWatcher::DisconnectWatcher() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC)) {
   QUARTET_CHECK(epoll_ >= 0 && wake_ >= 0) << strerror(errno);
   epoll_event event = {.events = EPOLLIN, .data = {.u64 = kWake}};
   QUARTET_CHECK(epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0) << strerror(errno);
   thread_ = std::thread([this] { Loop(); });
 }
 
-Departures::~Departures() {
+DisconnectWatcher::~DisconnectWatcher() {
   QUARTET_CHECK(eventfd_write(wake_, 1) == 0);
   thread_.join();
   close(wake_);
   close(epoll_);
 }
 
-void Departures::Loop() {
+void DisconnectWatcher::Loop() {
   std::array<epoll_event, 64> events;
   for (;;) {
     const int count = epoll_wait(epoll_, events.data(), events.size(), -1);
@@ -49,21 +49,21 @@ void Departures::Loop() {
   }
 }
 
-Departures::Watch::Watch(Departures* departures, int fd) : departures_(*departures), fd_(fd) {
+DisconnectWatcher::Watch::Watch(DisconnectWatcher* watcher, int fd) : disconnects_(*watcher), fd_(fd) {
   {
-    const std::lock_guard lock(departures_.mutex_);
-    id_ = ++departures_.last_id_;
-    departures_.watched_.emplace(id_, source_);
+    const std::lock_guard lock(disconnects_.mutex_);
+    id_ = ++disconnects_.last_id_;
+    disconnects_.watched_.emplace(id_, source_);
   }
   epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT, .data = {.u64 = id_}};
   // A socket that cannot be watched is as good as one that is gone.
-  if (epoll_ctl(departures_.epoll_, EPOLL_CTL_ADD, fd, &event) != 0) source_.request_stop();
+  if (epoll_ctl(disconnects_.epoll_, EPOLL_CTL_ADD, fd, &event) != 0) source_.request_stop();
 }
 
-Departures::Watch::~Watch() {
-  epoll_ctl(departures_.epoll_, EPOLL_CTL_DEL, fd_, nullptr);
-  const std::lock_guard lock(departures_.mutex_);
-  departures_.watched_.erase(id_);
+DisconnectWatcher::Watch::~Watch() {
+  epoll_ctl(disconnects_.epoll_, EPOLL_CTL_DEL, fd_, nullptr);
+  const std::lock_guard lock(disconnects_.mutex_);
+  disconnects_.watched_.erase(id_);
 }
 
 }  // namespace quartet

@@ -12,23 +12,23 @@
 namespace quartet {
 
 // Thread safe.
-class Departures {
+class DisconnectWatcher {
  public:
-  Departures();
-  ~Departures();
+  DisconnectWatcher();
+  ~DisconnectWatcher();
 
   // While it lives, `token` is requested to stop once the other end of `fd` has closed the connection, or only its
   // sending half: what it does next cannot be told from leaving. Ends before the file is closed.
   class Watch {
    public:
-    Watch(Departures* departures, int fd);
+    Watch(DisconnectWatcher* watcher, int fd);
     ~Watch();
     Watch(const Watch&) = delete;
     Watch& operator=(const Watch&) = delete;
     std::stop_token token() const { return source_.get_token(); }
 
    private:
-    Departures& departures_;
+    DisconnectWatcher& disconnects_;
     const int fd_;
     std::stop_source source_;
     uint64_t id_ = 0;

@@ -20,12 +20,12 @@ struct Vocabulary {
   int64_t tokens;  // ids that it takes
 };
 
-class LeaderFace {
+class LeaderStatus {
  public:
   // `still_loading` as for StillLoading (core/base/loading.h): "the scorer is still loading its models".
   // `configuration` is what the service was started with (ServiceFields). `group` outlives it.
-  LeaderFace(const RankGroup& group, std::string service, std::string still_loading,
-             std::map<std::string, std::string> configuration)
+  LeaderStatus(const RankGroup& group, std::string service, std::string still_loading,
+               std::map<std::string, std::string> configuration)
       : group_(group),
         service_(std::move(service)),
         still_loading_(std::move(still_loading)),

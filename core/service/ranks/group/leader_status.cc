@@ -1,4 +1,4 @@
-#include "core/service/ranks/group/leader_face.h"
+#include "core/service/ranks/group/leader_status.h"
 
 #include "absl/strings/str_cat.h"
 #include "core/base/loading.h"
@@ -7,7 +7,7 @@
 
 namespace quartet {
 
-absl::Status LeaderFace::CheckReady(const std::string& call) const {
+absl::Status LeaderStatus::CheckReady(const std::string& call) const {
   if (!group_.is_leader()) {
     const std::string leader = group_.endpoints().empty() ? "" : absl::StrCat(" at ", group_.endpoints()[0]);
     return absl::FailedPreconditionError(
@@ -16,10 +16,10 @@ absl::Status LeaderFace::CheckReady(const std::string& call) const {
   return loaded_ ? absl::OkStatus() : StillLoading();
 }
 
-absl::Status LeaderFace::StillLoading() const { return quartet::StillLoading(still_loading_); }
+absl::Status LeaderStatus::StillLoading() const { return quartet::StillLoading(still_loading_); }
 
-ServiceInfo LeaderFace::Describe(std::vector<RankInfo> ranks, int64_t max_model_len,
-                                 const std::map<std::string, Vocabulary>& vocabularies) const {
+ServiceInfo LeaderStatus::Describe(std::vector<RankInfo> ranks, int64_t max_model_len,
+                                   const std::map<std::string, Vocabulary>& vocabularies) const {
   ServiceInfo info;
   info.set_service(service_);
   SayVersion(&info);

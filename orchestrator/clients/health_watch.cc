@@ -1,4 +1,4 @@
-#include "orchestrator/clients/presence.h"
+#include "orchestrator/clients/health_watch.h"
 
 #include <chrono>
 #include <utility>
@@ -7,9 +7,10 @@
 
 namespace quartet {
 
-Presence::Presence(std::shared_ptr<grpc::Channel> channel) : channel_(std::move(channel)), thread_([this] { Run(); }) {}
+HealthWatch::HealthWatch(std::shared_ptr<grpc::Channel> channel)
+    : channel_(std::move(channel)), thread_([this] { Run(); }) {}
 
-Presence::~Presence() {
+HealthWatch::~HealthWatch() {
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
@@ -19,14 +20,14 @@ Presence::~Presence() {
   thread_.join();
 }
 
-void Presence::MoveTo(std::shared_ptr<grpc::Channel> channel) {
+void HealthWatch::MoveTo(std::shared_ptr<grpc::Channel> channel) {
   const std::lock_guard lock(mutex_);
   channel_ = std::move(channel);
   if (watching_ != nullptr) watching_->TryCancel();
   changed_.notify_all();
 }
 
-void Presence::Run() {
+void HealthWatch::Run() {
   constexpr std::chrono::milliseconds kPause{500};
   std::unique_lock lock(mutex_);
   while (!stopped_) {
