@@ -15,12 +15,12 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/hardware/cores.h"
-#include "scorer/labels.h"
-#include "scorer/rewards/programs/code.h"
-#include "scorer/rewards/programs/command.h"
-#include "scorer/rewards/programs/sandbox.h"
-#include "scorer/rewards/remote/remote.h"
-#include "scorer/rewards/rules/rules.h"
+#include "core/rewards/labels/labels.h"
+#include "core/rewards/programs/code.h"
+#include "core/rewards/programs/command.h"
+#include "core/rewards/programs/sandbox.h"
+#include "core/rewards/remote/remote.h"
+#include "core/rewards/rules/rules.h"
 
 namespace quartet {
 namespace {

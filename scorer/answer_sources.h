@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/rewards/reward.h"
+#include "core/rewards/worker_pool.h"
 #include "proto/run_config.pb.h"
-#include "scorer/rewards/reward.h"
-#include "scorer/rewards/worker_pool.h"
 
 namespace quartet {
 

@@ -18,6 +18,7 @@
 #include "core/config/services.h"
 #include "core/model/model_config.h"
 #include "core/rank/rank_info.h"
+#include "core/rewards/labels/labels.h"
 #include "core/service/ranks/group/leader_status.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
@@ -30,7 +31,6 @@
 #include "core/training/engine/reward_scale.h"
 #include "proto/scorer.grpc.pb.h"
 #include "scorer/answer_sources.h"
-#include "scorer/labels.h"
 #include "scorer/scorer_engine.h"
 #include "scorer/scoring.h"
 

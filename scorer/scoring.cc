@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/errors/shown.h"
+#include "core/rewards/labels/labels.h"
 #include "core/rl/rewards.h"
 #include "core/service/rpc/wire_text.h"
 #include "core/training/batch/batch_check.h"
-#include "scorer/labels.h"
 
 namespace quartet {
 

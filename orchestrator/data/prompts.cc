@@ -6,10 +6,10 @@
 #include "core/answer_extraction/label.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
+#include "core/rewards/labels/labels.h"
 #include "orchestrator/data/conversation.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/data/reward_sources.h"
-#include "scorer/labels.h"
 
 namespace quartet {
 namespace {

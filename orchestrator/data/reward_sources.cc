@@ -8,7 +8,7 @@
 #include "core/base/status_macros.h"
 #include "core/data/record.h"
 #include "core/errors/shown.h"
-#include "scorer/labels.h"
+#include "core/rewards/labels/labels.h"
 
 namespace quartet {
 namespace {

@@ -12,12 +12,12 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/eval_sets.h"
+#include "core/rewards/labels/labels.h"
 #include "orchestrator/clients/handshake.h"
 #include "orchestrator/data/answers.h"
 #include "orchestrator/data/first_example.h"
 #include "orchestrator/data/reward_sources.h"
 #include "orchestrator/evaluation/evaluation_scores.h"
-#include "scorer/labels.h"
 
 namespace quartet {
 namespace {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/config/services.h"
+#include "core/rewards/labels/labels.h"
 #include "core/zero/optimizer/optimizer_options.h"
-#include "scorer/labels.h"
 
 namespace quartet {
 namespace {

@@ -2,7 +2,7 @@
 """Answers that math-verify finds equal to their labels, and that it does not.
 
 pip install math-verify==0.9.0
-python3 tools/golden/make_math_golden.py > scorer/rewards/math/testdata/golden.json
+python3 tools/golden/make_math_golden.py > core/rewards/math/testdata/golden.json
 """
 import json
 

@@ -1,0 +1,45 @@
+// What sources of rewards read of a row, before there is any answer. gRPC-free and LibTorch-free.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/rewards/reward.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// The figure of sources with a reasoning_delimiter (ScoreReply.extra_logs, behind the source's name and "/"): 1 for an
+// answer without the delimiter, which is worth 0 and the source was not asked for, else 0.
+inline constexpr char kUnfinishedReasoning[] = "unfinished_reasoning";
+
+// Whether the source is for prompts from `prompt_source` (reward.source.only).
+bool IsFor(const RewardSource& source, const std::string& prompt_source);
+
+// INVALID_ARGUMENT: none of the sources that add to a reward, as gates do not, is for prompts from `prompt_source`,
+// whose answers would all be worth 0.
+absl::Status CheckAnyAdds(const RewardConfig& config, const std::string& prompt_source);
+
+// Reads labels as the sources that compare with them do. Thread safe.
+class LabelReader {
+ public:
+  // Of a resolved configuration. Errors name the field.
+  static absl::StatusOr<LabelReader> Create(const RewardConfig& config);
+
+  // INVALID_ARGUMENT: that of CheckAnyAdds, or a source that is for the prompt cannot read the label, which would end
+  // the run with the first answer. What takes a sandbox to find out (tests that are no Python) is not found.
+  absl::Status Check(const std::string& label, const std::string& prompt_source) const;
+
+ private:
+  struct Source {
+    RewardSource options;
+    std::unique_ptr<RewardFunction> function;  // null: reads no label
+  };
+  RewardConfig config_;
+  std::vector<Source> sources_;
+};
+
+}  // namespace quartet

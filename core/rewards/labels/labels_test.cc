@@ -1,0 +1,69 @@
+#include "core/rewards/labels/labels.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace quartet {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LabelReaderTest : public testing::Test {
+ protected:
+  RewardSource& AddSource(const std::string& rule) {
+    RewardSource* source = config_.add_source();
+    source->set_rule(rule);
+    source->set_choices("ABCD");
+    source->set_field("x");
+    return *source;
+  }
+  std::string Error(const std::string& label, const std::string& prompt_source = "") const {
+    const auto reader = LabelReader::Create(config_);
+    EXPECT_TRUE(reader.ok()) << reader.status();
+    return std::string(reader->Check(label, prompt_source).message());
+  }
+
+  RewardConfig config_;
+};
+
+TEST_F(LabelReaderTest, FindsWhatEachRuleCannotRead) {
+  for (const char* rule : {"number", "math", "boxed", "choice", "exact_match", "json_field", "open_reasoner_zero"}) {
+    config_.clear_source();
+    AddSource(rule);
+    EXPECT_THAT(Error(""), HasSubstr(rule));
+    EXPECT_EQ(Error(rule == std::string("choice") ? "B" : "7"), "") << rule;
+  }
+  config_.clear_source();
+  for (const char* rule : {"finished", "length"}) AddSource(rule);
+  EXPECT_EQ(Error(""), "");
+}
+
+TEST_F(LabelReaderTest, ReadsTheTestsOfProgramsWithoutASandbox) {
+  config_.add_source()->set_code("python");
+  EXPECT_EQ(Error(R"({"asserts": ["assert f(1) == 2"]})"), "");
+  EXPECT_THAT(Error("42"), HasSubstr("has no tests of a program"));
+}
+
+TEST_F(LabelReaderTest, AsksTheSourcesAloneThatAreForThePrompt) {
+  AddSource("number").add_only("math");
+  AddSource("choice").add_only("quiz");
+  EXPECT_EQ(Error("7", "math"), "");
+  EXPECT_THAT(Error("7", "quiz"), HasSubstr("rule \"choice\""));
+  EXPECT_EQ(Error("B", "quiz"), "");
+  EXPECT_THAT(Error("7", "code"),
+              HasSubstr("the prompt is from \"code\" (data.source_key), and every reward.source that is no gate "
+                        "is for others alone (reward.source.only)"));
+  config_.add_source()->set_command("./judge");
+  EXPECT_EQ(Error("anything", "code"), "");
+}
+
+TEST_F(LabelReaderTest, NamesTheFieldThatARuleCannotBeMadeOf) {
+  AddSource("finished");
+  AddSource("regex").set_pattern("(");
+  EXPECT_THAT(std::string(LabelReader::Create(config_).status().message()), HasSubstr("reward.source[1]: "));
+}
+
+}  // namespace
+}  // namespace quartet

@@ -1,0 +1,31 @@
+// JSON of rewards, as commands and remote servers speak it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "core/rewards/reward.h"
+
+namespace quartet {
+
+// {"query", "prompt", "response", "label", "row", "source", "truncated"}, for PrintExactJson.
+nlohmann::json ToJson(const Answer& answer);
+// The other fields of its prompt's row, an object of ParseExactJson.
+nlohmann::json RowOf(const Answer& answer);
+// One line; bytes that are no UTF-8 are replaced.
+std::string PrintJson(const nlohmann::json& json);
+
+// `reply` as a value of `type`, an object or an array; `shape` says in the error what it should be. INTERNAL says what
+// is wrong with it: NaN, say.
+absl::StatusOr<nlohmann::json> ParseReply(std::string_view reply, nlohmann::json::value_t type, std::string_view shape);
+
+// {"reward": number, "score": number?, "extra_logs": {name: number}?}. A score or logs that are null count as not
+// there. INTERNAL says what is wrong with it, or, where it is {"error": text}, that text.
+absl::StatusOr<Reward> ReadReward(const nlohmann::json& object);
+
+// A finite number that fits into a float; `what` is named in the error (INTERNAL).
+absl::StatusOr<float> ReadFinite(const nlohmann::json& value, std::string_view what);
+
+}  // namespace quartet
