@@ -1,4 +1,4 @@
-#include "orchestrator/benchmark/prompt_texts.h"
+#include "tools/step_benchmark/prompt_texts.h"
 
 #include <cstdint>
 #include <iterator>

@@ -18,10 +18,10 @@
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
 #include "core/model/model_work.h"
-#include "orchestrator/benchmark/prompt_texts.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/loop/train.h"
 #include "orchestrator/session/run_program.h"
+#include "tools/step_benchmark/prompt_texts.h"
 
 namespace quartet {
 namespace {
