@@ -27,7 +27,7 @@ for argument in "$@"; do
       refuse "${file}" "${name}" '^@com_github_grpc_grpc//:grpc++$'
       refuse "${file}" "${name}" '^//core/config[:/]'
       ;;
-    orchestrator) refuse "${file}" "${name}" '^@libtorch//\|^//\(rollout\|policy_trainer\|critic_trainer\|planner\|deploy\)[:/]' ;;
+    orchestrator) refuse "${file}" "${name}" '^@libtorch//\|^//\(rollout\|policy_trainer\|critic_trainer\|scorer\|planner\|deploy\)[:/]' ;;
     viewer) refuse "${file}" "${name}" '^//orchestrator[:/]' ;;
     libtorch_free) refuse "${file}" "${name}" '^@libtorch//' ;;
     *)
