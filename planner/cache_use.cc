@@ -32,7 +32,7 @@ CacheUse CacheUseOf(const RunConfig& config, const ServicePlan& rollout) {
   const int64_t engines = rollout.ranks / r.tensor_parallel_size();
   const int64_t sequences = int64_t{r.rollout_batch_size()} * r.n_samples_per_prompt();
   CacheUse use;
-  use.tokens = int64_t{config.data().prompt_max_len()} + r.generate_max_len();
+  use.tokens = LongestSequence(config);
   use.held = rollout.use.kv_cache_blocks / BlocksOf(config, use.tokens);
   use.could_run = std::min<int64_t>(
       {(sequences + engines - 1) / engines, int64_t{r.max_num_seqs()}, int64_t{r.max_num_batched_tokens()}});

@@ -36,10 +36,6 @@ namespace {
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int64_t LongestSequence(const RunConfig& config) {
-  return int64_t{config.data().prompt_max_len()} + config.rollout().generate_max_len();
-}
-
 // Begins as no sequence with another `index` does. The last `actions` tokens are actions.
 TokenSequence SequenceOf(int32_t index, int64_t length, int64_t actions) {
   TokenSequence sequence;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "core/config/batches/call_sizes.h"
 #include "core/config/batches/micro_batches.h"
 #include "planner/cache_use.h"
 #include "planner/links.h"
@@ -214,8 +215,7 @@ std::string PrintStepTime(const RunConfig& config, const StepTime& step, const G
   std::string text = absl::StrFormat(
       "\nEstimate of what a PPO step takes at least: all sequences of %d tokens; bf16 at %.4g TFLOP/s, fp32 at %.4g, "
       "memory at %.5g GB/s\n%s",
-      config.data().prompt_max_len() + config.rollout().generate_max_len(), rates.bf16_flops * 1e-12,
-      rates.fp32_flops * 1e-12, rates.bytes * 1e-9, Table(rows, 1));
+      LongestSequence(config), rates.bf16_flops * 1e-12, rates.fp32_flops * 1e-12, rates.bytes * 1e-9, Table(rows, 1));
   absl::StrAppendFormat(&text, "At least %.2f seconds: %.2f generating, then %.2f scoring and training%s\n",
                         step.seconds(), step.generating_seconds, step.training_seconds,
                         all_known ? "" : "; without collectives over links whose rate cluster does not state");

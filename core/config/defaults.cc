@@ -191,7 +191,7 @@ std::vector<const Need*> FillDefaults(RunConfig* c) {
   RolloutConfig* r = c->mutable_rollout();
   QUARTET_DEFAULT(r, over_sampling_batch_size, r->rollout_batch_size());
   // Both lengths are checked before their sum is used for anything.
-  const int64_t both = int64_t{d->prompt_max_len()} + r->generate_max_len();
+  const int64_t both = LongestSequence(*c);
   const int max_len = both > 0 && both <= 2 * kMaxTokens ? static_cast<int>(both) : 1;
   // People who talk to the policy have other lengths than the run.
   QUARTET_DEFAULT(r, max_model_len, r->has_http() ? 0 : max_len);

@@ -21,6 +21,7 @@
 #include "core/checkpoint/state_folder.h"
 #include "core/checkpoint/state_use.h"
 #include "core/config/address.h"
+#include "core/config/batches/call_sizes.h"
 #include "core/config/placement.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
@@ -127,9 +128,7 @@ absl::Status CheckWeights(const ModelUse& use, ModelConfig model) {
 absl::Status CheckCache(const ModelConfig& model, const RunConfig& config) {
   const RolloutConfig& rollout = config.rollout();
   if (rollout.has_gpu_memory_utilization()) return absl::OkStatus();  // the cache is what room there is
-  const int64_t length = rollout.max_model_len() > 0
-                             ? rollout.max_model_len()
-                             : int64_t{config.data().prompt_max_len()} + rollout.generate_max_len();
+  const int64_t length = rollout.max_model_len() > 0 ? rollout.max_model_len() : LongestSequence(config);
   const int64_t blocks = (length + rollout.block_size() - 1) / rollout.block_size();
   const int64_t token_bytes = 2 * model.num_hidden_layers *
                               (model.num_key_value_heads / rollout.tensor_parallel_size()) * model.head_dim *

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
+#include "core/config/batches/call_sizes.h"
 #include "core/config/field_paths.h"
 #include "core/config/services.h"
 #include "core/version/version.h"
@@ -147,7 +148,7 @@ absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, const RunConfig&
 
 absl::StatusOr<Handshake> ShakeHands(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size,
                                      const OnLoading& on_loading) {
-  const int64_t longest = static_cast<int64_t>(config.data().prompt_max_len()) + config.rollout().generate_max_len();
+  const int64_t longest = LongestSequence(config);
   Handshake handshake;
   std::vector<std::pair<ServiceClient*, ServiceInfo*>> peers = {
       {services.rollout.get(), &handshake.rollout}, {services.policy_trainer.get(), &handshake.policy_trainer}};

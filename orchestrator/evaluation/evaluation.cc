@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/config/batches/call_sizes.h"
 #include "core/config/eval_sets.h"
 #include "core/rewards/labels/labels.h"
 #include "orchestrator/clients/handshake.h"
@@ -322,7 +323,7 @@ absl::Status EvaluateModel(RunSession session) {
     view.PrintAndBegin(waiting);
     view.Progress(0, detail);
   };
-  const int64_t longest = int64_t{config.data().prompt_max_len()} + config.rollout().generate_max_len();
+  const int64_t longest = LongestSequence(config);
   uint64_t policy_version = 0;
   for (ServiceClient* client :
        {static_cast<ServiceClient*>(services.rollout.get()), static_cast<ServiceClient*>(services.scorer.get())}) {

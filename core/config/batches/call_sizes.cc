@@ -25,7 +25,7 @@ int64_t GeneratedAtOnce(const RunConfig& c) {
 }  // namespace
 
 int64_t LargestCallBytes(const RunConfig& c) {
-  const double tokens = static_cast<double>(c.data().prompt_max_len()) + c.rollout().generate_max_len();
+  const double tokens = static_cast<double>(LongestSequence(c));
   const double bytes = static_cast<double>(GeneratedAtOnce(c)) * (tokens * kBytesPerToken + kBytesPerSequence);
   return static_cast<int64_t>(std::clamp(bytes, 0.0, static_cast<double>(int64_t{1} << 50)));
 }

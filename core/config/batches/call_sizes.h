@@ -1,4 +1,4 @@
-// What the calls of a run bring to its services.
+// How long sequences are, and what the calls of a run bring to its services.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,11 @@
 #include "proto/run_config.pb.h"
 
 namespace quartet {
+
+// Tokens of prompt and answer together, each as long as it may be.
+inline int64_t LongestSequence(const RunConfig& config) {
+  return int64_t{config.data().prompt_max_len()} + config.rollout().generate_max_len();
+}
 
 // Bytes of memory that a call with all of a step's sequences takes, if each is as long as it may be. Of a configuration
 // whose rollout is filled in.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
+#include "core/config/batches/call_sizes.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/field_paths.h"
@@ -243,7 +244,7 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
     if (config.data().prompt_data().empty()) {
       return Missing("data.prompt_data", "it names files of prompts, JSONL or Parquet");
     }
-    const int longest = config.data().prompt_max_len() + config.rollout().generate_max_len();
+    const int64_t longest = LongestSequence(config);
     for (const auto& [field, value] :
          {std::pair("rollout.max_model_len", config.rollout().max_model_len()),
           std::pair("actor.max_len", config.actor().max_len()),
