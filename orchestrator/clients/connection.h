@@ -115,15 +115,25 @@ absl::StatusOr<Reply> Ask(const ServiceClient::Connection& connection, const std
   return reply;
 }
 
+// Writes an item of a batch into its message.
+template <typename Item>
+void PutItem(const Item& item, size_t /*place*/, Item* message) {
+  *message = item;
+}
+inline void PutItem(const TokenSequence* item, size_t place, TokenSequence* message) {
+  *message = *item;
+  message->set_index(place);
+}
+
 // Sends header and items. False where the other side has ended the call; its status says why.
 template <typename Request, typename Header, typename Item, typename Stream>
-bool SendBatch(Stream& stream, Header header, const std::vector<Item>& items) {
+bool SendBatch(Stream& stream, Header header, absl::Span<const Item> items) {
   header.set_num_items(items.size());
   Request request;
   *request.mutable_header() = std::move(header);
   if (!stream.Write(request)) return false;
-  for (const Item& item : items) {
-    *request.mutable_item() = item;
+  for (size_t i = 0; i < items.size(); ++i) {
+    PutItem(items[i], i, request.mutable_item());
     if (!stream.Write(request)) return false;
   }
   return stream.WritesDone();
@@ -139,21 +149,21 @@ absl::StatusOr<Reply> SendAll(const ServiceClient::Connection& connection, const
   Stub stub(connection.channel);
   Reply reply;
   const auto stream = (stub.*method)(context.get(), &reply);
-  SendBatch<Request>(*stream, std::move(header), items);
+  SendBatch<Request>(*stream, std::move(header), absl::MakeConstSpan(items));
   QUARTET_RETURN_IF_ERROR(connection.Explain(call, FromGrpc(stream->Finish())));
   return reply;
 }
 
-// A batch one way, replies the other. Servers read the whole batch before they answer.
-template <typename Stub, typename Request, typename Reply, typename Header, typename Item>
+// Sequences one way, replies the other. Servers read the whole batch before they answer.
+template <typename Stub, typename Request, typename Reply, typename Header>
 absl::StatusOr<std::vector<Reply>> Exchange(
     const ServiceClient::Connection& connection, const std::string& call,
     std::unique_ptr<grpc::ClientReaderWriter<Request, Reply>> (Stub::*method)(grpc::ClientContext*), Header header,
-    const std::vector<Item>& items) {
+    SequenceSpan sequences) {
   CallContext context(connection, call);
   Stub stub(connection.channel);
   const auto stream = (stub.*method)(context.get());
-  SendBatch<Request>(*stream, std::move(header), items);
+  SendBatch<Request>(*stream, std::move(header), sequences);
   std::vector<Reply> replies;
   Reply reply;
   while (stream->Read(&reply)) replies.push_back(std::move(reply));
@@ -166,8 +176,7 @@ template <typename Stub, typename Request, typename Reply, typename Header>
 absl::StatusOr<std::vector<std::vector<float>>> ExchangeValues(
     const ServiceClient::Connection& connection, const std::string& call,
     std::unique_ptr<grpc::ClientReaderWriter<Request, Reply>> (Stub::*method)(grpc::ClientContext*), Header header,
-    const std::vector<TokenSequence>& sequences, const TokenValues& (Reply::*values_of)() const,
-    ValuesOf of = ValuesOf::kActionTokens) {
+    SequenceSpan sequences, const TokenValues& (Reply::*values_of)() const, ValuesOf of = ValuesOf::kActionTokens) {
   QUARTET_ASSIGN_OR_RETURN(const std::vector<Reply> replies,
                            Exchange(connection, call, method, std::move(header), sequences));
   std::vector<const TokenValues*> values;

@@ -82,18 +82,18 @@ std::string CheckGenerated(const GeneratedSequence& sequence, const Prompt& prom
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::vector<float>>> OrderTokenValues(const std::vector<TokenSequence>& sequences,
+absl::StatusOr<std::vector<std::vector<float>>> OrderTokenValues(SequenceSpan sequences,
                                                                  const std::vector<const TokenValues*>& replies,
                                                                  ValuesOf of) {
   if (replies.size() != sequences.size()) {
     return absl::InternalError(absl::StrCat(replies.size(), " replies for ", sequences.size(), " sequences"));
   }
-  Places places(sequences.size(), [&](size_t i) { return sequences[i].index(); });
+  Places places(sequences.size(), [](size_t i) { return i; });
   std::vector<std::vector<float>> ordered(sequences.size());
   for (const TokenValues* reply : replies) {
     QUARTET_ASSIGN_OR_RETURN(const size_t place, places.Take(reply->index()));
     const bool of_sequences = of == ValuesOf::kSequences;
-    const int64_t expected = of_sequences ? 1 : ActionTokens(sequences[place]);
+    const int64_t expected = of_sequences ? 1 : ActionTokens(*sequences[place]);
     if (reply->values_size() != expected) {
       return absl::InternalError(
           of_sequences ? absl::StrCat("sequence ", reply->index(), " has one value but ", reply->values_size(), " came")

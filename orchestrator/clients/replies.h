@@ -9,17 +9,21 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "proto/experience.pb.h"
 #include "proto/rollout.pb.h"
 #include "proto/scorer.pb.h"
 
 namespace quartet {
 
+// Sequences that lie where others own them, for the length of a call. What is sent of each has its place as index.
+using SequenceSpan = absl::Span<const TokenSequence* const>;
+
 // What there is a value of.
 enum class ValuesOf { kActionTokens, kSequences };
 
 // One array a sequence, in the order of `sequences`: one value an action token, or one alone.
-absl::StatusOr<std::vector<std::vector<float>>> OrderTokenValues(const std::vector<TokenSequence>& sequences,
+absl::StatusOr<std::vector<std::vector<float>>> OrderTokenValues(SequenceSpan sequences,
                                                                  const std::vector<const TokenValues*>& replies,
                                                                  ValuesOf of = ValuesOf::kActionTokens);
 

@@ -151,7 +151,7 @@ absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::GenerateFirst(
   CallContext context(*connection_, "Generate");
   Rollout::Stub stub(connection_->channel);
   const auto stream = stub.Generate(context.get());
-  SendBatch<GenerateRequest>(*stream, header, prompts);
+  SendBatch<GenerateRequest>(*stream, header, absl::MakeConstSpan(prompts));
   GeneratedReplies replies(header, prompts);
   std::vector<size_t> taken;
   // An answer that the call does not wait for to its end.
@@ -218,8 +218,8 @@ absl::Status RolloutClient::AbortUpdate(uint64_t step) {
 
 // --- policy trainer ---
 
-absl::StatusOr<std::vector<std::vector<float>>> PolicyTrainerClient::LogProbs(
-    float temperature, const std::vector<TokenSequence>& sequences) {
+absl::StatusOr<std::vector<std::vector<float>>> PolicyTrainerClient::LogProbs(float temperature,
+                                                                              SequenceSpan sequences) {
   LogProbsHeader header;
   header.set_temperature(temperature);
   return ExchangeValues(*connection_, "LogProbs", &PolicyTrainer::Stub::LogProbs, header, sequences,
@@ -249,13 +249,12 @@ absl::StatusOr<SaveCheckpointReply> PolicyTrainerClient::SaveCheckpoint(uint64_t
 
 // --- critic trainer ---
 
-absl::StatusOr<std::vector<std::vector<float>>> CriticTrainerClient::Values(
-    const std::vector<TokenSequence>& sequences) {
+absl::StatusOr<std::vector<std::vector<float>>> CriticTrainerClient::Values(SequenceSpan sequences) {
   return ExchangeValues(*connection_, "Values", &CriticTrainer::Stub::Values, ValuesHeader(), sequences,
                         &ValuesReply::values);
 }
 
-absl::StatusOr<std::vector<float>> CriticTrainerClient::Rewards(const std::vector<TokenSequence>& sequences) {
+absl::StatusOr<std::vector<float>> CriticTrainerClient::Rewards(SequenceSpan sequences) {
   ValuesHeader header;
   header.set_last_token(true);
   QUARTET_ASSIGN_OR_RETURN(const auto values,
@@ -340,8 +339,8 @@ absl::StatusOr<std::vector<ScoreReply>> ScorerClient::Score(const std::vector<Sc
   return call->Finish();
 }
 
-absl::StatusOr<std::vector<std::vector<float>>> ScorerClient::ReferenceLogProbs(
-    float temperature, const std::vector<TokenSequence>& sequences) {
+absl::StatusOr<std::vector<std::vector<float>>> ScorerClient::ReferenceLogProbs(float temperature,
+                                                                                SequenceSpan sequences) {
   ReferenceLogProbsHeader header;
   header.set_temperature(temperature);
   return ExchangeValues(*connection_, "ReferenceLogProbs", &Scorer::Stub::ReferenceLogProbs, header, sequences,

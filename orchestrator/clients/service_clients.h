@@ -90,8 +90,7 @@ class PolicyTrainerClient : public TrainerClient {
  public:
   using TrainerClient::TrainerClient;
   // One array a sequence, in the order of `sequences`; one value an action token.
-  absl::StatusOr<std::vector<std::vector<float>>> LogProbs(float temperature,
-                                                           const std::vector<TokenSequence>& sequences);
+  absl::StatusOr<std::vector<std::vector<float>>> LogProbs(float temperature, SequenceSpan sequences);
   // header.identity and num_items are filled in.
   absl::StatusOr<PolicyUpdateReply> Update(uint64_t step, PolicyUpdateHeader header,
                                            const std::vector<TrainingSequence>& sequences);
@@ -103,9 +102,9 @@ class PolicyTrainerClient : public TrainerClient {
 class CriticTrainerClient : public TrainerClient {
  public:
   using TrainerClient::TrainerClient;
-  absl::StatusOr<std::vector<std::vector<float>>> Values(const std::vector<TokenSequence>& sequences);
+  absl::StatusOr<std::vector<std::vector<float>>> Values(SequenceSpan sequences);
   // One value a sequence, at its last token: that of a reward model.
-  absl::StatusOr<std::vector<float>> Rewards(const std::vector<TokenSequence>& sequences);
+  absl::StatusOr<std::vector<float>> Rewards(SequenceSpan sequences);
   absl::StatusOr<CriticUpdateReply> Update(uint64_t step, CriticUpdateHeader header,
                                            const std::vector<TrainingSequence>& sequences);
   absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
@@ -131,8 +130,7 @@ class ScorerClient : public ServiceClient {
   std::unique_ptr<ScoreCall> BeginScore(int64_t num_items);
   // In the order of `items`.
   absl::StatusOr<std::vector<ScoreReply>> Score(const std::vector<ScoreItem>& items);
-  absl::StatusOr<std::vector<std::vector<float>>> ReferenceLogProbs(float temperature,
-                                                                    const std::vector<TokenSequence>& sequences);
+  absl::StatusOr<std::vector<std::vector<float>>> ReferenceLogProbs(float temperature, SequenceSpan sequences);
 };
 
 // The services of a PPO run.

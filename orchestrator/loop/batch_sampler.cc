@@ -215,7 +215,6 @@ absl::StatusOr<std::vector<Experience>> BatchSampler::Draw(int64_t step, uint64_
   for (size_t g = 0; g < kept.size(); ++g) {
     for (Experience& e : kept[g].answers) {
       e.group = static_cast<int64_t>(g);
-      e.tokens.set_index(batch.size());
       batch.push_back(std::move(e));
     }
   }

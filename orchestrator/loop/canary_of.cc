@@ -12,7 +12,6 @@ Canary CanaryOf(const std::vector<Experience>& batch, const RewardConfig& reward
   for (size_t i = 0; i < count; ++i) {
     const Experience& e = batch[i * batch.size() / count];
     canary.sequences.push_back(e.tokens);
-    canary.sequences.back().set_index(i);
     GeneratedSequence answer;
     *answer.mutable_tokens() = e.tokens;
     answer.set_finish_reason(e.truncated ? GeneratedSequence::LENGTH : GeneratedSequence::STOP);

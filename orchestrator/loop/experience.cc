@@ -121,18 +121,16 @@ std::vector<TrainingArray> CriticArrays() {
   return {{kOldValues, &Experience::values}, {kReturns, &Experience::returns}};
 }
 
-absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(const RunConfig& config,
-                                                                              const std::vector<Experience>& batch,
-                                                                              const std::vector<TrainingArray>& arrays,
-                                                                              int64_t step, int64_t epoch,
-                                                                              int64_t count) {
+absl::StatusOr<std::vector<OptimizerStep>> CutIntoOptimizerSteps(const RunConfig& config,
+                                                                 const std::vector<Experience>& batch, int64_t step,
+                                                                 int64_t epoch, int64_t count) {
   const AlgorithmConfig& algorithm = config.algorithm();
   QUARTET_ASSIGN_OR_RETURN(const LossAggregation aggregation, ParseLossAggregation(algorithm.loss_aggregation()));
   std::vector<size_t> order(batch.size());
   std::iota(order.begin(), order.end(), 0);
   Random::Of({config.seed(), kShufflePurpose, static_cast<uint64_t>(step), static_cast<uint64_t>(epoch)})
       .Shuffle(order);
-  std::vector<std::vector<TrainingSequence>> steps(count);
+  std::vector<OptimizerStep> steps(count);
   for (int64_t s = 0; s < count; ++s) {
     const size_t begin = order.size() * s / count, end = order.size() * (s + 1) / count;
     std::vector<AggregatedSequence> parts;
@@ -143,17 +141,28 @@ absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(co
     for (size_t i = begin; i < end; ++i) {
       const Experience& e = batch[order[i]];
       if (e.excluded || e.action_tokens() == 0) continue;
-      TrainingSequence& sequence = steps[s].emplace_back();
-      *sequence.mutable_tokens() = e.tokens;
-      sequence.mutable_tokens()->set_index(steps[s].size() - 1);
-      AddArray(kLossWeights, &sequence).Resize(static_cast<int>(e.action_tokens()), weights[i - begin]);
-      for (const TrainingArray& array : arrays) {
-        const std::vector<float>& values = e.*array.from;
-        AddArray(array.name, &sequence).Assign(values.begin(), values.end());
-      }
+      steps[s].positions.push_back(order[i]);
+      steps[s].weights.push_back(weights[i - begin]);
     }
   }
   return steps;
+}
+
+std::vector<TrainingSequence> MakeTrainingSequences(const std::vector<Experience>& batch,
+                                                    const std::vector<TrainingArray>& arrays,
+                                                    const OptimizerStep& step) {
+  std::vector<TrainingSequence> sequences(step.positions.size());
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const Experience& e = batch[step.positions[i]];
+    *sequences[i].mutable_tokens() = e.tokens;
+    sequences[i].mutable_tokens()->set_index(i);
+    AddArray(kLossWeights, &sequences[i]).Resize(static_cast<int>(e.action_tokens()), step.weights[i]);
+    for (const TrainingArray& array : arrays) {
+      const std::vector<float>& values = e.*array.from;
+      AddArray(array.name, &sequences[i]).Assign(values.begin(), values.end());
+    }
+  }
+  return sequences;
 }
 
 void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics) {

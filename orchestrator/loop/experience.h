@@ -27,8 +27,8 @@ namespace quartet {
 struct Experience {
   std::shared_ptr<const PromptRecord> prompt;  // that it answers
   int64_t group = 0;                           // answers of one batch to the same prompt have the same
-  TokenSequence tokens;                        // its index is the position in the batch
-  std::string response;                        // decoded, without special tokens
+  TokenSequence tokens;
+  std::string response;  // decoded, without special tokens
   bool truncated = false;
   bool excluded = false;  // from the loss
 
@@ -90,14 +90,23 @@ struct TrainingArray {
 std::vector<TrainingArray> PolicyArrays(const RunConfig& config, const PolicyLossConfig& loss);
 std::vector<TrainingArray> CriticArrays();
 
+// An optimizer step: sequences of the batch by their positions, and the weight of each of their tokens in the loss.
+struct OptimizerStep {
+  std::vector<size_t> positions;
+  std::vector<float> weights;
+};
+
 // Cuts the batch into `count` optimizer steps of one epoch, of as many sequences each as can be: shuffled by (seed,
 // step, epoch), then one after the other. Loss weights are those of each step by itself; sequences that are excluded or
 // have no action are in none, so that a step may be empty.
-absl::StatusOr<std::vector<std::vector<TrainingSequence>>> MakeOptimizerSteps(const RunConfig& config,
-                                                                              const std::vector<Experience>& batch,
-                                                                              const std::vector<TrainingArray>& arrays,
-                                                                              int64_t step, int64_t epoch,
-                                                                              int64_t count);
+absl::StatusOr<std::vector<OptimizerStep>> CutIntoOptimizerSteps(const RunConfig& config,
+                                                                 const std::vector<Experience>& batch, int64_t step,
+                                                                 int64_t epoch, int64_t count);
+
+// What is sent of one.
+std::vector<TrainingSequence> MakeTrainingSequences(const std::vector<Experience>& batch,
+                                                    const std::vector<TrainingArray>& arrays,
+                                                    const OptimizerStep& step);
 
 // rollout/log_prob_diff_*.
 void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics);

@@ -19,7 +19,6 @@ using ::testing::HasSubstr;
 
 Experience MakeExperience(uint64_t index, int prompt_tokens, int action_tokens) {
   Experience e;
-  e.tokens.set_index(index);
   for (int i = 0; i < prompt_tokens + action_tokens; ++i) {
     e.tokens.add_ids(static_cast<int32_t>(10 * index + i));
     e.tokens.add_action_mask(i >= prompt_tokens);
@@ -46,14 +45,24 @@ RunConfig Resolved(int train_batch_size) {
   return config;
 }
 
+// One epoch's optimizer steps, as they are sent.
+std::vector<std::vector<TrainingSequence>> StepsOf(const RunConfig& config, const std::vector<Experience>& batch,
+                                                   const std::vector<TrainingArray>& arrays, int64_t step,
+                                                   int64_t epoch, int64_t count) {
+  std::vector<std::vector<TrainingSequence>> steps;
+  const auto cut = CutIntoOptimizerSteps(config, batch, step, epoch, count);
+  EXPECT_TRUE(cut.ok()) << cut.status();
+  for (const OptimizerStep& of : *cut) steps.push_back(MakeTrainingSequences(batch, arrays, of));
+  return steps;
+}
+
 TEST(OptimizerSteps, HoldEverySequenceOnceAndWeighTokensAlike) {
   std::vector<Experience> batch;
   for (int i = 0; i < 7; ++i) batch.push_back(MakeExperience(i, 2, 1 + i % 3));
-  const auto steps = MakeOptimizerSteps(Resolved(3), batch, PolicyArraysOf(Resolved(3)), 0, 0, 3);
-  ASSERT_TRUE(steps.ok()) << steps.status();
-  ASSERT_EQ(steps->size(), 3);
+  const auto steps = StepsOf(Resolved(3), batch, PolicyArraysOf(Resolved(3)), 0, 0, 3);
+  ASSERT_EQ(steps.size(), 3);
   std::multiset<float> seen;
-  for (const auto& step : *steps) {
+  for (const auto& step : steps) {
     std::set<float> weights;
     double sum = 0;
     std::set<uint64_t> indices;
@@ -147,8 +156,8 @@ TEST(OptimizerSteps, AreShuffledByStepAndEpochAndRepeatable) {
   for (int i = 0; i < 16; ++i) batch.push_back(MakeExperience(i, 1, 1));
   const auto order = [&batch](int64_t step, int64_t epoch) {
     std::vector<float> order;
-    const auto steps = MakeOptimizerSteps(Resolved(16), batch, PolicyArraysOf(Resolved(16)), step, epoch, 1);
-    for (const TrainingSequence& sequence : (*steps)[0]) order.push_back(ArrayOf(sequence, kAdvantages)[0]);
+    const auto steps = StepsOf(Resolved(16), batch, PolicyArraysOf(Resolved(16)), step, epoch, 1);
+    for (const TrainingSequence& sequence : steps[0]) order.push_back(ArrayOf(sequence, kAdvantages)[0]);
     return order;
   };
   EXPECT_EQ(order(1, 0), order(1, 0));
@@ -160,18 +169,16 @@ TEST(OptimizerSteps, TakeOldLogProbsFromWhereTheyAreToldTo) {
   std::vector<Experience> batch = {MakeExperience(0, 1, 2)};
   batch[0].log_probs = {-0.5f, -0.25f};
   RunConfig config = Resolved(1);
-  EXPECT_EQ(ArrayOf((*MakeOptimizerSteps(config, batch, PolicyArraysOf(config), 0, 0, 1))[0][0], kOldLogProbs)[1],
-            -0.25f);
+  EXPECT_EQ(ArrayOf(StepsOf(config, batch, PolicyArraysOf(config), 0, 0, 1)[0][0], kOldLogProbs)[1], -0.25f);
   config.mutable_algorithm()->set_old_log_prob_source("rollout");
-  EXPECT_EQ(ArrayOf((*MakeOptimizerSteps(config, batch, PolicyArraysOf(config), 0, 0, 1))[0][0], kOldLogProbs)[1],
-            -0.75f);
+  EXPECT_EQ(ArrayOf(StepsOf(config, batch, PolicyArraysOf(config), 0, 0, 1)[0][0], kOldLogProbs)[1], -0.75f);
 }
 
 TEST(OptimizerSteps, BringEachTrainerWhatItsLossReadsAlone) {
   Experience e = MakeExperience(0, 1, 2);
   e.sampled_log_probs = e.log_probs = e.reference_log_probs = e.values = e.returns = e.advantages = {1, 1};
   const auto sent = [&](const RunConfig& config, const std::vector<TrainingArray>& arrays) {
-    return (*MakeOptimizerSteps(config, {e}, arrays, 0, 0, 1))[0][0];
+    return StepsOf(config, {e}, arrays, 0, 0, 1)[0][0];
   };
   RunConfig config = Resolved(/*train_batch_size=*/128);  // one optimizer step
   TrainingSequence policy = sent(config, PolicyArraysOf(config));

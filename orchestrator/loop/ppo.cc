@@ -339,8 +339,8 @@ absl::Status PpoLoop::LeaveEvaluation(int64_t step, Metrics* metrics) {
 absl::Status PpoLoop::Annotate(int64_t step, std::vector<Experience>* batch, Metrics* metrics) {
   Services& services = run_.services;
   const float temperature = config_.rollout().temperature();
-  std::vector<TokenSequence> sequences;
-  for (const Experience& e : *batch) sequences.push_back(e.tokens);
+  std::vector<const TokenSequence*> sequences;
+  for (const Experience& e : *batch) sequences.push_back(&e.tokens);
 
   using Values = std::vector<std::vector<float>>;
   double reference_seconds = 0, values_seconds = 0, log_probs_seconds = 0;
@@ -378,11 +378,8 @@ absl::Status PpoLoop::Annotate(int64_t step, std::vector<Experience>* batch, Met
 
 absl::StatusOr<std::vector<std::vector<float>>> PpoLoop::Recompute(const std::vector<Experience>& batch,
                                                                    const std::vector<size_t>& positions) {
-  std::vector<TokenSequence> sequences;
-  for (const size_t position : positions) {
-    sequences.push_back(batch[position].tokens);
-    sequences.back().set_index(sequences.size() - 1);
-  }
+  std::vector<const TokenSequence*> sequences;
+  for (const size_t position : positions) sequences.push_back(&batch[position].tokens);
   return run_.services.policy_trainer->LogProbs(config_.rollout().temperature(), sequences);
 }
 

@@ -80,19 +80,19 @@ template <typename Client, typename Header>
 absl::StatusOr<Result> Update(const RunConfig& config, const std::string& model, Client& client, int64_t step,
                               Header header, const std::vector<Experience>& batch,
                               const std::vector<TrainingArray>& arrays, Updates::Trainer* trainer) {
-  std::vector<std::vector<TrainingSequence>> optimizer_steps;
+  std::vector<OptimizerStep> optimizer_steps;
   for (int64_t epoch = 0; epoch < trainer->epochs; ++epoch) {
-    QUARTET_ASSIGN_OR_RETURN(auto of_epoch,
-                             MakeOptimizerSteps(config, batch, arrays, step, epoch, trainer->steps_an_epoch));
+    QUARTET_ASSIGN_OR_RETURN(auto of_epoch, CutIntoOptimizerSteps(config, batch, step, epoch, trainer->steps_an_epoch));
     std::move(of_epoch.begin(), of_epoch.end(), std::back_inserter(optimizer_steps));
   }
   Result result;
-  const auto n = static_cast<double>(
-      std::count_if(optimizer_steps.begin(), optimizer_steps.end(), [](const auto& step) { return !step.empty(); }));
-  for (const std::vector<TrainingSequence>& sequences : optimizer_steps) {
+  const auto n = static_cast<double>(std::count_if(optimizer_steps.begin(), optimizer_steps.end(),
+                                                   [](const auto& step) { return !step.positions.empty(); }));
+  for (const OptimizerStep& of_step : optimizer_steps) {
     header.set_learning_rate(trainer->schedule.At(++trainer->sent));
-    if (sequences.empty()) continue;  // all of its answers are out of the loss
-    QUARTET_ASSIGN_OR_RETURN(const auto reply, client.Update(static_cast<uint64_t>(step), header, sequences));
+    if (of_step.positions.empty()) continue;  // all of its answers are out of the loss
+    QUARTET_ASSIGN_OR_RETURN(const auto reply, client.Update(static_cast<uint64_t>(step), header,
+                                                             MakeTrainingSequences(batch, arrays, of_step)));
     trainer->applied = static_cast<int64_t>(reply.optimizer_steps());
     QUARTET_RETURN_IF_ERROR(CountSkipped(model, reply.skipped(), reply.loss(), &trainer->skipped_in_a_row));
     result.loss += reply.loss() / n;

@@ -55,7 +55,7 @@ class Dpo final : public OfflineMethod {
   }
 
   absl::StatusOr<std::optional<PairStats>> Judge() override {
-    return JudgePairs(held_out_, [this](const std::vector<TokenSequence>& sequences) { return Rewards(sequences); });
+    return JudgePairs(held_out_, [this](SequenceSpan sequences) { return Rewards(sequences); });
   }
 
  private:
@@ -66,7 +66,7 @@ class Dpo final : public OfflineMethod {
   float TokenWeight(size_t tokens) const { return IsIpo() ? 1.0f / static_cast<float>(tokens) : 1.0f; }
 
   // As PairStats has them.
-  absl::StatusOr<std::vector<double>> Rewards(const std::vector<TokenSequence>& sequences) {
+  absl::StatusOr<std::vector<double>> Rewards(SequenceSpan sequences) {
     QUARTET_ASSIGN_OR_RETURN(const auto reference, scorer_.ReferenceLogProbs(kTemperature, sequences));
     QUARTET_ASSIGN_OR_RETURN(const auto policy, policy_trainer_.LogProbs(kTemperature, sequences));
     std::vector<double> rewards;

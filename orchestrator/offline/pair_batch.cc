@@ -13,23 +13,18 @@ constexpr int64_t kPairsAtATime = 256;
 
 }  // namespace
 
-std::vector<TokenSequence> SequencesOf(const std::vector<PreferencePair>& pairs) {
-  std::vector<TokenSequence> sequences;
-  sequences.reserve(2 * pairs.size());
-  for (const PreferencePair& pair : pairs) {
-    for (const TokenSequence* member : {&pair.chosen, &pair.rejected}) {
-      sequences.push_back(*member);
-      sequences.back().set_index(sequences.size() - 1);
-    }
-  }
+std::vector<const TokenSequence*> SequencesOf(const std::vector<PreferencePair>& pairs) {
+  std::vector<const TokenSequence*> sequences;
+  for (const PreferencePair& pair : pairs) sequences.insert(sequences.end(), {&pair.chosen, &pair.rejected});
   return sequences;
 }
 
 std::vector<TrainingSequence> TrainingPairs(const std::vector<PreferencePair>& pairs) {
-  std::vector<TokenSequence> sequences = SequencesOf(pairs);
+  const std::vector<const TokenSequence*> sequences = SequencesOf(pairs);
   std::vector<TrainingSequence> batch(sequences.size());
   for (size_t i = 0; i < batch.size(); ++i) {
-    *batch[i].mutable_tokens() = std::move(sequences[i]);
+    *batch[i].mutable_tokens() = *sequences[i];
+    batch[i].mutable_tokens()->set_index(i);
     if (i % 2 != 0) continue;
     batch[i].mutable_pair()->set_weight(1.0f / static_cast<float>(pairs.size()));
     batch[i].mutable_pair()->set_margin(pairs[i / 2].margin);

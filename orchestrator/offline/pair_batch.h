@@ -15,12 +15,12 @@
 namespace quartet {
 
 // Chosen, rejected, chosen, ...; each index is the sequence's place.
-std::vector<TokenSequence> SequencesOf(const std::vector<PreferencePair>& pairs);
+std::vector<const TokenSequence*> SequencesOf(const std::vector<PreferencePair>& pairs);
 // The same with terms of a loss that is the mean over these pairs.
 std::vector<TrainingSequence> TrainingPairs(const std::vector<PreferencePair>& pairs);
 
 // The rewards of sequences in that order.
-using PairRewards = std::function<absl::StatusOr<std::vector<double>>(const std::vector<TokenSequence>& sequences)>;
+using PairRewards = std::function<absl::StatusOr<std::vector<double>>(SequenceSpan sequences)>;
 // Of all held-out pairs, as PairStats says; none where `held_out` is null. Some pairs at a time are in memory, and in a
 // call of `rewards`.
 absl::StatusOr<std::optional<PairStats>> JudgePairs(PreferencePairs* held_out, const PairRewards& rewards);

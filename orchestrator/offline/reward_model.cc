@@ -32,11 +32,10 @@ class RewardModel final : public OfflineMethod {
   }
 
   absl::StatusOr<std::optional<PairStats>> Judge() override {
-    return JudgePairs(held_out_,
-                      [this](const std::vector<TokenSequence>& sequences) -> absl::StatusOr<std::vector<double>> {
-                        QUARTET_ASSIGN_OR_RETURN(const std::vector<float> rewards, critic_trainer_.Rewards(sequences));
-                        return std::vector<double>(rewards.begin(), rewards.end());
-                      });
+    return JudgePairs(held_out_, [this](SequenceSpan sequences) -> absl::StatusOr<std::vector<double>> {
+      QUARTET_ASSIGN_OR_RETURN(const std::vector<float> rewards, critic_trainer_.Rewards(sequences));
+      return std::vector<double>(rewards.begin(), rewards.end());
+    });
   }
 
  private:

@@ -62,6 +62,8 @@ absl::StatusOr<std::vector<CanaryNumbers>> AskCanary(const std::string& service,
                                                      Services& services, const Canary& canary,
                                                      uint64_t policy_version) {
   std::vector<CanaryNumbers> all;
+  std::vector<const TokenSequence*> sequences;
+  for (const TokenSequence& sequence : canary.sequences) sequences.push_back(&sequence);
   const double temperature = config.rollout().temperature();
   const auto add = [&all](const std::string& name, std::vector<std::vector<float>> numbers, bool relative) {
     all.push_back({.name = name, .numbers = std::move(numbers), .tokens = {}, .relative = relative});
@@ -71,10 +73,10 @@ absl::StatusOr<std::vector<CanaryNumbers>> AskCanary(const std::string& service,
     all.push_back(std::move(answers));
   } else if (service == "policy_trainer") {
     QUARTET_ASSIGN_OR_RETURN(auto log_probs,
-                             services.policy_trainer->LogProbs(static_cast<float>(temperature), canary.sequences));
+                             services.policy_trainer->LogProbs(static_cast<float>(temperature), sequences));
     add("log-probabilities", std::move(log_probs), false);
   } else if (service == "critic_trainer") {
-    QUARTET_ASSIGN_OR_RETURN(auto values, services.critic_trainer->Values(canary.sequences));
+    QUARTET_ASSIGN_OR_RETURN(auto values, services.critic_trainer->Values(sequences));
     add("values", std::move(values), true);
   } else {
     QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, services.scorer->Score(canary.items));
@@ -86,7 +88,7 @@ absl::StatusOr<std::vector<CanaryNumbers>> AskCanary(const std::string& service,
     add("rewards", std::move(rewards), true);
     if (UsesReference(config)) {
       QUARTET_ASSIGN_OR_RETURN(auto log_probs,
-                               services.scorer->ReferenceLogProbs(static_cast<float>(temperature), canary.sequences));
+                               services.scorer->ReferenceLogProbs(static_cast<float>(temperature), sequences));
       add("the reference's log-probabilities", std::move(log_probs), false);
     }
   }
