@@ -1,4 +1,9 @@
 // Bytes by category and tier, now and at peak, of one rank, and the budgets that bound them. LibTorch-free.
+//
+//   category  what bytes are for
+//   tier      where they are: on the device that computes, or in host memory beside it
+//   entry     so many bytes of a category, for as long as an object lives
+//   budget    a bound on all of a tier; what would pass it is refused before it is allocated
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,11 @@
 // A sharded model with gradients and an optimizer: what the policy trainer and the critic trainer share.
+//
+//   group        parameters that are gathered together: the embedding, a block, the final norm with the head
+//   shard        a rank's part of a group, flat
+//   master       the fp32 copy of a shard that the optimizer writes
+//   mesh         the ranks: `shard` those that have one model between them, `replica` those with the same shard
+//   micro-batch  sequences of one forward and backward
+//   step         all micro-batches of one optimizer step
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -4,6 +4,14 @@
 // An engine is a rank, or several neighbours that do the same (tensor-parallel), of which the first answers for all.
 // Work for an engine lies in a queue here until whoever brings it there takes it: for each engine by itself, or, where
 // all engines step together, for all at once.
+//
+//   call       one Generate: prompts, and so many samples of each
+//   sequence   one sample of one prompt
+//   engine     ranks that make one forward together; `ranks_per_engine` of them
+//   group      engines that step together: all with lockstep, else each by itself
+//   work       what an engine is told next: sequences to add, calls to end, a hold
+//   hold       a time in which no rank makes a forward, what is in flight kept
+//   guest      a call that is not the run's: by HTTP, or by another client
 #pragma once
 
 #include <condition_variable>

@@ -21,6 +21,14 @@
 // change. Then they share its full blocks and get a copy of the last one where that is not full. A block that has more
 // than one user is never written, but for the places behind the prompt in that last block, which belong to the sample
 // that computed it.
+//
+//   sequence   a prompt with one sample's answer to it
+//   group      a prompt's samples, which share its blocks
+//   block      block_size tokens of keys and values
+//   published  a full block that others find by the tokens up to its end
+//   place      of max_num_seqs: what one running sequence takes
+//   chunk      a part of a prompt that one step computes
+//   budget     max_num_batched_tokens, of one step
 #pragma once
 
 #include <chrono>
