@@ -1,6 +1,7 @@
 #include "core/config/needs.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/field_paths.h"
 #include "core/config/services.h"
@@ -227,11 +228,24 @@ std::vector<const Need*> ClearIdle(RunConfig* config) {
 }
 
 absl::Status CheckIdle(const std::vector<const Need*>& idle, const RunConfig& written, const RunConfig& config) {
+  RunConfig rest = written;  // without what is named
+  std::string first, why;
+  std::vector<std::string> others;
   for (const Need* need : idle) {
-    const std::string field = FirstSet(need->path, written);
-    if (!field.empty()) return NoEffect(field, need->why(config));
+    if (first.empty()) {
+      first = FirstSet(need->path, rest);
+      if (first.empty()) continue;
+      why = need->why(config);
+      ClearPath(first, &rest);
+      if (!FirstSet(need->path, rest).empty()) others.push_back("the rest of " + need->path);
+    } else if (!FirstSet(need->path, rest).empty()) {
+      others.push_back(need->path);
+    }
+    ClearPath(need->path, &rest);
   }
-  return absl::OkStatus();
+  if (first.empty()) return absl::OkStatus();
+  if (!others.empty()) absl::StrAppend(&why, "; nor have ", absl::StrJoin(others, ", "));
+  return NoEffect(first, why);
 }
 
 }  // namespace quartet

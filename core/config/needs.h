@@ -23,8 +23,8 @@ struct Need {
 // Clears what has no effect in `config`, whose defaults are filled in. Returns the rows that do not hold.
 std::vector<const Need*> ClearIdle(RunConfig* config);
 
-// INVALID_ARGUMENT names the first field that is set in `written`, a part of what a configuration is made of, although
-// one of these rows, which ClearIdle has found, says that it has no effect in `config`.
+// INVALID_ARGUMENT names what is set in `written`, a part of what a configuration is made of, although one of these
+// rows, which ClearIdle has found, says that it has no effect in `config`; and why the first has none.
 absl::Status CheckIdle(const std::vector<const Need*>& idle, const RunConfig& written, const RunConfig& config);
 
 }  // namespace quartet

@@ -342,6 +342,15 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"train.load_checkpoint=true"}, {"run_dir is not set", "train.load_checkpoint"});
 }
 
+TEST(RunConfig, NamesAtOnceAllThatHasNoEffect) {
+  EXPECT_EQ(ErrorOf({"algorithm.advantage_estimator=grpo", "rollout.n_samples_per_prompt=4", "critic.pretrain=/m",
+                     "critic.learning_rate=1e-5", "critic.optim=sgd", "critic.momentum=0.9",
+                     "services.critic_trainer.ranks=2", "algorithm.lambd=0.9", "algorithm.value_clip=0.1"}),
+            "critic.pretrain has no effect: there is no critic: algorithm.advantage_estimator is not \"gae\", the one "
+            "that has values of states; nor have the rest of critic, services.critic_trainer, algorithm.lambd, "
+            "algorithm.value_clip");
+}
+
 TEST(RunConfig, RefusesWhatSaysNothingOfTheCluster) {
   ExpectError({"cluster.gpu=A100-80G"}, {"cluster.gpu has no effect", "\"cuda\"", "services.rollout.device"});
   ExpectError({"cluster.gpu_memory_bytes=5"}, {"cluster.gpu_memory_bytes has no effect"});
