@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -369,6 +371,19 @@ void SetHead(const ModelConfig& config, HeadKind head, nlohmann::ordered_json* o
   (*object)["label2id"] = {{"LABEL_0", 0}};
 }
 
+// For an error: the models in a checkpoint of a run, in the folder of all of them, in that of the run.
+std::string ModelsIn(const std::string& folder) {
+  std::vector<std::string> models;
+  for (const char* to_checkpoint : {"", "/latest", "/checkpoints/latest"}) {
+    for (const char* name : {"/policy", "/critic"}) {
+      std::string model = absl::StrCat(folder, to_checkpoint, name);
+      std::error_code error;
+      if (std::filesystem::exists(model + "/config.json", error)) models.push_back(std::move(model));
+    }
+  }
+  return models.empty() ? "" : "; there is one in " + absl::StrJoin(models, ", and in ");
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
@@ -377,7 +392,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
   absl::StatusOr<std::string> text = ReadTextFile(path, kMaxConfigBytes);
   if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(
-        absl::StrCat(path, " does not exist; a Hugging Face model folder has it, with model.safetensors beside it"));
+        absl::StrCat(path, " does not exist; a Hugging Face model folder has it, with model.safetensors beside it",
+                     ModelsIn(folder)));
   }
   QUARTET_ASSIGN_OR_RETURN(config.json, std::move(text));
   QUARTET_ASSIGN_OR_RETURN(const json object, ParseJson(config.json, path));

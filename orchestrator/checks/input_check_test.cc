@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -146,6 +147,25 @@ TEST_F(CheckInputsTest, SaysHowWeightsAreConverted) {
 TEST_F(CheckInputsTest, NamesTheOptionOfAFolderThatIsNoModel) {
   fs::remove(InScratch("model/config.json"));
   EXPECT_THAT(Error(), AllOf(StartsWith("actor.pretrain: "), HasSubstr("/model/config.json does not exist")));
+}
+
+TEST_F(CheckInputsTest, NamesTheModelsInAFolderOfCheckpoints) {
+  const std::string step = InScratch("run/checkpoints/step_3");
+  for (const char* model : {"/policy", "/critic"}) {
+    fs::create_directories(step + model);
+    fs::copy(InScratch("model"), step + model);
+  }
+  fs::create_directory_symlink("step_3", InScratch("run/checkpoints/latest"));
+  for (const auto& [given, found] :
+       {std::pair("run", "run/checkpoints/latest/"), std::pair("run/checkpoints", "run/checkpoints/latest/"),
+        std::pair("run/checkpoints/latest", "run/checkpoints/latest/"),
+        std::pair("run/checkpoints/step_3", "run/checkpoints/step_3/")}) {
+    config_.mutable_actor()->set_pretrain(InScratch(given));
+    EXPECT_THAT(
+        Error(),
+        AllOf(StartsWith("actor.pretrain: "), HasSubstr(InScratch(given) + "/config.json does not exist"),
+              HasSubstr("there is one in " + InScratch(found) + "policy, and in " + InScratch(found) + "critic")));
+  }
 }
 
 TEST_F(CheckInputsTest, SaysHowARewardModelHasOneLabel) {
