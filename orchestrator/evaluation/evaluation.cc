@@ -288,7 +288,13 @@ absl::Status CheckSetByFlags(const ValueOrigins& origins, bool has_model) {
     return absl::InvalidArgumentError(absl::StrCat("--set=", field, " has no effect: ", flag, "; leave it out"));
   };
   QUARTET_RETURN_IF_ERROR(check("run_dir", "--output says where results go"));
-  if (!has_model) return absl::OkStatus();
+  if (!has_model) {
+    const auto evaluated = origins.find("rollout.pretrain");
+    if (evaluated == origins.end() || evaluated->second == "--set") return absl::OkStatus();
+    return check("actor.pretrain",
+                 absl::StrCat("rollout.pretrain, set by ", evaluated->second,
+                              ", says what is evaluated; give the model, or the checkpoint, by --model"));
+  }
   QUARTET_RETURN_IF_ERROR(check("rollout.pretrain", "--model says what is evaluated"));
   return check("actor.pretrain", "the tokenizer is that of --model");
 }

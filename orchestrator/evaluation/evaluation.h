@@ -74,9 +74,9 @@ void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics);
 // The services that an evaluation drives.
 inline const std::vector<std::string> kEvaluationServices = {"rollout", "scorer"};
 
-// INVALID_ARGUMENT names a field that --set gives, of which a flag of `evaluate` has the say: --output has it of
-// run_dir,
-// --model, where it is given, of which model is evaluated.
+// INVALID_ARGUMENT names a field that --set gives and that has no say in `evaluate`: run_dir, which --output says, and
+// the model where --model says it; without that the actor's, whose tokenizer alone is used, beside a rollout.pretrain
+// of the configuration's file.
 absl::Status CheckSetByFlags(const ValueOrigins& origins, bool has_model);
 
 // Evaluates the model rollout.pretrain on the sets of eval, with rollout and scorer alone.

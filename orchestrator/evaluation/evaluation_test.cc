@@ -19,5 +19,15 @@ TEST(Evaluation, RefusesSettingsOfWhichFlagsHaveTheSay) {
   EXPECT_EQ(message({{"actor.pretrain", "/runs/first/run.textproto"}, {"eval.data", "--set"}}, true), "");
 }
 
+// Else the model that the run began with is evaluated.
+TEST(Evaluation, RefusesAnotherActorBesideTheRolloutOfARunsConfiguration) {
+  const ValueOrigins run = {{"actor.pretrain", "--set"}, {"rollout.pretrain", "/runs/first/run.textproto"}};
+  EXPECT_EQ(CheckSetByFlags(run, /*has_model=*/false).message(),
+            "--set=actor.pretrain has no effect: rollout.pretrain, set by /runs/first/run.textproto, says what is "
+            "evaluated; give the model, or the checkpoint, by --model; leave it out");
+  EXPECT_TRUE(CheckSetByFlags({{"actor.pretrain", "--set"}}, /*has_model=*/false).ok());
+  EXPECT_TRUE(CheckSetByFlags({{"actor.pretrain", "--set"}, {"rollout.pretrain", "--set"}}, false).ok());
+}
+
 }  // namespace
 }  // namespace quartet
