@@ -19,13 +19,20 @@ import subprocess
 import sys
 import time
 
+
+def refuse(text):
+    """Of what another try would meet, too."""
+    print(f'launch: {text}', file=sys.stderr)
+    sys.exit(2)
+
+
 try:
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ImportError as error:
-    sys.exit(f'launch: --engine=ray: {sys.executable} has no package ray ({error}); install the version of the cluster, or name '
-             'a Python that has it by --python')
+    refuse(f'--engine=ray: {sys.executable} has no package ray ({error}); install the version of the cluster, or name '
+           'a Python that has it by --python')
 
 STARTS_SOON = 10  # seconds after which it is said what is waited for
 NOTICES = 20  # seconds in which the orchestrator notices by itself that a service has ended
@@ -177,7 +184,7 @@ class Requests:
         self.folder, self.nodes, self.flags, self.trial = folder, nodes, flags, None
         folder.mkdir(parents=True, exist_ok=True)
         if not own(folder):
-            sys.exit(f'launch: {folder} is no folder of this run\'s user alone, and whoever may write there decides what it runs; remove it')
+            refuse(f'{folder} is no folder of this run\'s user alone, and whoever may write there decides what it runs; remove it')
         folder.chmod(0o700)
         for left in [folder / 'request', *folder.glob('*.ended')]:
             left.unlink(missing_ok=True)

@@ -113,7 +113,7 @@ class LaunchTest(unittest.TestCase):
             self.skipTest('only root can give files away')
         os.chown(services, 12345, 12345)
         code, output = self.end_of(self.launch('true'))
-        self.assertEqual(code, 1)
+        self.assertEqual(code, 2)
         self.assertIn(f"{services} is no folder of this run's user alone", output)
 
 
