@@ -204,6 +204,11 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
     absl::StrAppend(&text, "hosts", index, "=($(scontrol show hostnames \"$SLURM_JOB_NODELIST",
                     count > 1 ? absl::StrCat("_HET_GROUP_", index) : "", "\"))\n");
   }
+  absl::StrAppend(&text, "\non_orchestrator() {  # NAME PROGRAM ARGUMENTS...\n  ", kServiceRequests,
+                  "=\"$requests\" exec srun",
+                  apart ? of_component(count - 1) : absl::StrCat(of_component(0), " --nodelist=\"${hosts0[0]}\""),
+                  " --nodes=1 --ntasks=1 --overlap --cpu-bind=none --gres=none \\\n",
+                  "    --job-name=\"$1\" \"${@:2}\"\n}\n", kEars);
   absl::StrAppend(&text, "config=$run_dir/", kClusterConfig,
                   "\nall_nodes=", count > 1 ? absl::StrCat("--het-group=0-", count - 1) : "", kClear);
   const bool own_tls = config.tls().ca_file().empty();
@@ -249,11 +254,7 @@ absl::StatusOr<std::string> SlurmJobScript(const RunConfig& config, const ValueO
                     " --open-mode=append --output=\"$run_dir/logs/", service, ".log\" \\\n    \"$1/", service, "/",
                     service, "\" --config=\"$config\" \"${where[@]}\" \"${@:2}\" &\n  steps[", service, "]=$!\n}\n");
   }
-  absl::StrAppend(&text, "\non_orchestrator() {  # NAME PROGRAM ARGUMENTS...\n  ", kServiceRequests,
-                  "=\"$requests\" exec srun",
-                  apart ? of_component(count - 1) : absl::StrCat(of_component(0), " --nodelist=\"${hosts0[0]}\""),
-                  " --nodes=1 --ntasks=1 --overlap --cpu-bind=none --gres=none \\\n",
-                  "    --job-name=\"$1\" \"${@:2}\"\n}\n", kEnd);
+  absl::StrAppend(&text, kEnd);
   return text;
 }
 

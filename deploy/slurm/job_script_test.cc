@@ -130,8 +130,9 @@ TEST(SlurmJobScript, KillsWhatAnEarlierStartHasLeft) {
 }
 
 // What the script does at last with an orchestrator that does and ends so, once the scorer has started and `more` was
-// done, which ends with `code_of_service`.
-std::string EndOf(const std::string& orchestrator, const std::string& more = ":", int code_of_service = 0) {
+// done, which ends with `code_of_service`. `before` is what it does before it starts services.
+std::string EndOf(const std::string& orchestrator, const std::string& more = ":", int code_of_service = 0,
+                  const std::string& before = "") {
   const ScratchFolder scratch;
   scratch.Write("run/logs/scorer.log", "");
   scratch.Write("run/launch/run.textproto", "");
@@ -149,7 +150,7 @@ std::string EndOf(const std::string& orchestrator, const std::string& more = ":"
         on_orchestrator() {
           if [ "$1" = ears ]; then exec "${@:2}"; fi
           exec "${@:2:4}" bash -c ')",
-                   orchestrator, "'; }\n", kEnd);
+                   orchestrator, "'; }\n", kEars, before, kEnd);
   const auto said = RunInShell("bash " + scratch.Write("script", script), absl::InfiniteDuration());
   return said.ok() ? absl::StrCat(said->output, "; ", said->end.Describe()) : said.status().ToString();
 }
@@ -164,6 +165,27 @@ TEST(SlurmJobScript, HearsSigtermThatComesBeforeTheOrchestrator) {
   EXPECT_EQ(EndOf("until [ -e stopped ]; do kill -0 $(<ears) 2>/dev/null || exit 0; sleep 0.05; done; exit 1",
                   "echo $ears >ears"),
             "ends with exit code 0; exit code 0");
+}
+
+TEST(SlurmJobScript, HearsSigtermFromItsBeginning) {
+  const std::string never = "touch began; until [ -e stopped ]; do sleep 0.05; done";
+  const auto queued = AllOf(HasSubstr("asked to end: queued again"), HasSubstr("scontrol requeue 17\n"),
+                            HasSubstr("ends with exit code 143"), Not(HasSubstr("SIGTERM has come before")));
+  EXPECT_THAT(EndOf(never, ":", 0, "kill -TERM $ears; sleep 0.2\n"), queued);
+  // The step ends by the signal that comes to the other a moment later.
+  const std::string in_step = R"(
+    tls=$run_dir all_nodes=
+    srun() { (sleep 0.5; kill -TERM $ears) & return 143; }
+  )";
+  EXPECT_THAT(EndOf(never, ":", 0, in_step + kTls), queued);
+  // There is no program to check with.
+  EXPECT_THAT(EndOf(never, "{ (sleep 0.5; kill -TERM $ears) & }", 0, "check=on\nstop_services() { touch stopped; }\n"),
+              queued);
+  // Whether SIGTERM comes or not.
+  EXPECT_THAT(EndOf(never, ":", 0, "kill -TERM $ears; sleep 0.2; finish 2\n"),
+              AllOf(HasSubstr("ends with exit code 2"), Not(HasSubstr("queued again"))));
+  EXPECT_THAT(EndOf(never, ":", 0, in_step + "srun() { return 1; }\n" + kTls),
+              AllOf(HasSubstr("failed: queued again"), HasSubstr("ends with exit code 1")));
 }
 
 // As Ray's driver does (deploy/ray/launch_test.py).
@@ -199,8 +221,10 @@ TEST(SlurmJobScript, HasCoresForItsRanksWhereNobodySaysHowManyThereAre) {
 // What the script does with the folder of requests, with `more` behind it.
 std::string OnRequests(const ScratchFolder& scratch, const std::string& more) {
   const auto said = RunInShell(
-      "bash " + scratch.Write("script", absl::StrCat("run_dir=", scratch.path(), " programs=/programs SLURM_JOB_ID=1\n",
-                                                     "say() { echo \"$*\"; }\n", kRequests, more)),
+      "bash " +
+          scratch.Write("script", absl::StrCat("run_dir=", scratch.path(), " programs=/programs SLURM_JOB_ID=1\n",
+                                               "requests=$run_dir/launch/services\n",
+                                               "say() { echo \"$*\"; }\nfinish() { exit $1; }\n", kRequests, more)),
       absl::InfiniteDuration());
   return said.ok() ? absl::StrCat(said->output, "; ", said->end.Describe()) : said.status().ToString();
 }
@@ -221,9 +245,12 @@ TEST(SlurmJobScript, TakesRequestsAndProgramsFromItsOwnUserAlone) {
   const std::string request = "echo stop >$requests/request; chown 12345 $requests/request; take_request; ls $requests";
   EXPECT_EQ(OnRequests(scratch, request),
             requests + "/request is of another user, and is dropped\nscorer.programs; exit code 0");
-  ASSERT_EQ(chown(requests.c_str(), 12345, 12345), 0);
-  EXPECT_THAT(OnRequests(scratch, "echo goes on"),
-              AllOf(HasSubstr(requests + " is no folder of this run's user alone"), HasSubstr("; exit code 2")));
+  for (const std::string& folder : {requests, scratch.path() + "/launch"}) {
+    ASSERT_EQ(chown(folder.c_str(), 12345, 12345), 0);
+    EXPECT_THAT(OnRequests(scratch, "echo goes on"),
+                AllOf(HasSubstr(folder + " is no folder of this run's user alone"), HasSubstr("; exit code 2")));
+    ASSERT_EQ(chown(folder.c_str(), 0, 0), 0);
+  }
 }
 
 TEST(SlurmJobScript, StartsTheServicesAndTheProgramOfWhatIsTrained) {

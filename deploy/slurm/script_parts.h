@@ -10,8 +10,72 @@ say "job $SLURM_JOB_ID on $(hostname), start $((restart + 1))"
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # SIGTERM is for the orchestrator, whose step gets it, too, and makes a checkpoint.
 trap '' TERM
+requests=$run_dir/launch/services
 # The cores of the job's nodes, which srun of older versions takes for those of each rank.
 unset SLURM_CPUS_PER_TASK
+)sh";
+
+// Before it: `on_orchestrator NAME PROGRAM ARGUMENTS...` becomes a step where the orchestrator is to run.
+inline constexpr char kEars[] = R"sh(
+# Of a job that is preempted or near its time limit, Slurm sends SIGTERM to the steps alone. One that does nothing else
+# hears it from here on until the orchestrator's step has started, which hears it for itself.
+on_orchestrator ears sleep infinity &>/dev/null &
+ears=$!
+end_ears() {
+  [ -n "$ears" ] || return 0
+  kill "$ears" 2>/dev/null  # srun ends its step then
+  wait "$ears"
+  ears=
+} 2>/dev/null
+asked_to_end() {
+  [ -n "$ears" ] || return 1
+  if kill -0 "$ears" 2>/dev/null; then
+    [ ! -e "$requests/started" ] || end_ears
+    return 1
+  fi
+  wait "$ears"
+  local code=$?
+  ears=
+  [ $code = 143 ]
+}
+
+# What was asked to end by SIGTERM (143), whatever it was at, goes on after its checkpoint, unless the job is cancelled; what
+# failed does, while that helps. A wrong configuration stays wrong.
+finish() { # CODE
+  local code=$1 again= newest failures=0 after=
+  case $code in
+    0 | 2 | 130 | 143) ;;
+    *)  # What a step ends with that gets SIGTERM beside that one, which may take a moment to end.
+      for _ in {1..10}; do
+        [ -n "$ears" ] && kill -0 "$ears" 2>/dev/null || break
+        sleep 0.2
+      done
+      ! asked_to_end || code=143
+      ;;
+  esac
+  end_ears
+  case $code in
+    0 | 2 | 130) ;;
+    143) again="asked to end" ;;
+    *)
+      newest=$(readlink "$run_dir/checkpoints/latest" || echo none)
+      [ ! -e "$run_dir/launch/failures" ] || read -r failures after <"$run_dir/launch/failures"
+      [ "$after" = "$newest" ] || failures=0
+      echo "$((failures + 1)) $newest" >"$run_dir/launch/failures"
+      if ((failures < max_restarts)); then
+        again="failed"
+      else
+        say "has failed $((failures + 1)) times with $newest as its newest checkpoint, and is left as it is"
+      fi
+      ;;
+  esac
+  if [ -n "$again" ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T | sort -u)" = RUNNING ]; then
+    say "$again: queued again, to go on after its newest checkpoint, $(readlink "$run_dir/checkpoints/latest" || echo none)"
+    scontrol requeue "$SLURM_JOB_ID"
+  fi
+  say "ends with exit code $code"
+  exit $code
+}
 )sh";
 
 // What an earlier start has left on a node that was lost and is back: Slurm takes it for a part of the job, and it has
@@ -27,7 +91,7 @@ fi
 // Certificates of this start alone, for the addresses that its nodes have.
 inline constexpr char kTls[] = R"sh(
 names=$(srun $all_nodes --overlap --ntasks-per-node=1 --gres=none bash -c '
-  echo "DNS:$SLURMD_NODENAME"; for address in $(hostname -I); do echo "IP:$address"; done') || exit 1
+  echo "DNS:$SLURMD_NODENAME"; for address in $(hostname -I); do echo "IP:$address"; done') || finish 1
 (umask 077; rm -rf "$tls"; mkdir -p "$tls")
 openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=quartet -keyout "$tls/key.pem" -out "$tls/cert.pem" \
   -addext "subjectAltName=$(sort -u <<<"$names" | paste -sd,)" 2>"$tls/openssl.log" ||
@@ -37,13 +101,14 @@ openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=quartet -keyout "$
 // orchestrator/launch/requested_services.h
 inline constexpr char kRequests[] = R"sh(
 # Services may be replaced while the run goes on: each request is a file. A replaced one stays so when the job starts again.
-requests=$run_dir/launch/services
 own() { [ -O "$1" ] && [ ! -L "$1" ]; }
 mkdir -p "$requests"
-own "$requests" && chmod 700 "$requests" || {
-  say "$requests is no folder of this run's user alone, and whoever may write there decides what it runs; remove it"
-  exit 2
-}
+for folder in "$run_dir/launch" "$requests"; do
+  own "$folder" && chmod 700 "$folder" || {
+    say "$folder is no folder of this run's user alone, and whoever may write there decides what it runs; remove it"
+    finish 2
+  }
+done
 rm -f "$requests"/request "$requests"/*.ended "$requests/started"
 programs_of() { own "$requests/$1.programs" && cat "$requests/$1.programs" 2>/dev/null || echo "$programs"; }
 jobs=$SLURM_JOB_ID
@@ -86,31 +151,8 @@ take_request() {
 }
 )sh";
 
-// Before it: `services` has their names, and `on_orchestrator NAME PROGRAM ARGUMENTS...` becomes a step where the
-// orchestrator is to run.
+// Before it: `services` has their names, kEars and kRequests.
 inline constexpr char kEnd[] = R"sh(
-# Of a job that is preempted or near its time limit, Slurm sends SIGTERM to the steps alone. One that does nothing else
-# hears it until the orchestrator's step has started, which hears it for itself.
-on_orchestrator ears sleep infinity &>/dev/null &
-ears=$!
-end_ears() {
-  [ -n "$ears" ] || return 0
-  kill "$ears" 2>/dev/null  # srun ends its step then
-  wait "$ears"
-  ears=
-} 2>/dev/null
-asked_to_end() {
-  [ -n "$ears" ] || return 1
-  if kill -0 "$ears" 2>/dev/null; then
-    [ ! -e "$requests/started" ] || end_ears
-    return 1
-  fi
-  wait "$ears"
-  local code=$?
-  ears=
-  [ $code = 143 ]
-}
-
 # Hosts and links, by services without models.
 check_hosts() {
   local code=1 name left=0
@@ -188,38 +230,13 @@ run() {
   return $code
 }
 
+! asked_to_end || finish 143
 code=0
 [ "$check" = off ] || check_hosts || code=$?
-[ $code != 0 ] || ! asked_to_end || code=143
 [ "$check" != only ] || { end_ears; exit $code; }
+[ $code != 0 ] || ! asked_to_end || code=143
 [ $code != 0 ] || run || code=$?
-end_ears
-
-# What was asked to end by SIGTERM (143), whatever it was at, goes on after its checkpoint, unless the job is cancelled; what
-# failed does, while that helps. A wrong configuration stays wrong.
-again=
-case $code in
-  0 | 2 | 130) ;;
-  143) again="asked to end" ;;
-  *)
-    newest=$(readlink "$run_dir/checkpoints/latest" || echo none)
-    failures=0 after=
-    [ ! -e "$run_dir/launch/failures" ] || read -r failures after <"$run_dir/launch/failures"
-    [ "$after" = "$newest" ] || failures=0
-    echo "$((failures + 1)) $newest" >"$run_dir/launch/failures"
-    if ((failures < max_restarts)); then
-      again="failed"
-    else
-      say "has failed $((failures + 1)) times with $newest as its newest checkpoint, and is left as it is"
-    fi
-    ;;
-esac
-if [ -n "$again" ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T | sort -u)" = RUNNING ]; then
-  say "$again: queued again, to go on after its newest checkpoint, $(readlink "$run_dir/checkpoints/latest" || echo none)"
-  scontrol requeue "$SLURM_JOB_ID"
-fi
-say "ends with exit code $code"
-exit $code
+finish $code
 )sh";
 
 }  // namespace quartet
