@@ -251,6 +251,13 @@ class HuggingFaceTokenizer : public Tokenizer {
 
   std::vector<int32_t> ids_before_text() const override { return before_text_; }
 
+  std::optional<int32_t> bos_id() const override {
+    if (!before_text_.empty()) return before_text_.front();
+    const auto token = template_variables_.find("bos_token");
+    const bool is_text = token != template_variables_.end() && token->is_string();
+    return is_text ? TokenToId(token->get_ref<const std::string&>()) : std::nullopt;
+  }
+
   std::string DecodeUncleaned(const std::vector<int32_t>& ids, bool skip_special_tokens) const override {
     std::vector<std::string> tokens;
     for (const int32_t id : ids) {

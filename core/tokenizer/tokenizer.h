@@ -45,6 +45,12 @@ class Tokenizer {
   virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const = 0;
   // What Encode puts before a text with add_special_tokens: BOS most often, or nothing.
   virtual std::vector<int32_t> ids_before_text() const { return {}; }
+  // BOS: the first of these, or, where there are none, what chat templates know as bos_token; nothing where there is
+  // no such token.
+  virtual std::optional<int32_t> bos_id() const {
+    const std::vector<int32_t> before = ids_before_text();
+    return before.empty() ? std::nullopt : std::optional(before.front());
+  }
   // What a model reads before it goes on with `text`: Encode, with what the tokenizer puts before a text, but without
   // what some put behind it, too (EOS), after which nothing would follow. Errors as Encode.
   absl::StatusOr<std::vector<int32_t>> EncodePrompt(std::string_view text) const {

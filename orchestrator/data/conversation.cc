@@ -1,6 +1,7 @@
 #include "orchestrator/data/conversation.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -194,9 +195,9 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const std::string& text, const Da
 
 absl::Status CheckOneBos(const Conversation& conversation, const DataConfig& data, const Tokenizer& tokenizer,
                          const std::vector<int32_t>& ids, const std::set<int32_t>& ends) {
-  const std::vector<int32_t> before = tokenizer.ids_before_text();
-  if (before.empty()) return absl::OkStatus();
-  const int32_t bos = before.front();
+  const std::optional<int32_t> known = tokenizer.bos_id();
+  if (!known.has_value()) return absl::OkStatus();
+  const int32_t bos = *known;
   const auto written = std::ranges::count(ids, bos);
   if (written < 2) return absl::OkStatus();
   const bool chat = data.apply_chat_template();

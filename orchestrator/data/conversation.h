@@ -63,9 +63,9 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const std::string& text, const Da
                                                const Tokenizer& tokenizer);
 
 // `ids` are the conversation's as the model reads it. INVALID_ARGUMENT where the tokenizer or the chat template writes
-// the token that the tokenizer begins texts with (BOS), and a text of the conversation begins with it, too, as one does
-// that was put through a template before; spaces do not count. Within a text it may stand, and so it may in front of an
-// answer where it is one of `ends`, the tokens that end answers.
+// the token that texts begin with (BOS, Tokenizer::bos_id), and a text of the conversation begins with it, too, as one
+// does that was put through a template before; spaces do not count. Within a text it may stand, and so it may in front
+// of an answer where it is one of `ends`, the tokens that end answers.
 absl::Status CheckOneBos(const Conversation& conversation, const DataConfig& data, const Tokenizer& tokenizer,
                          const std::vector<int32_t>& ids, const std::set<int32_t>& ends = {});
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
@@ -149,11 +150,11 @@ TEST_F(PromptsTest, BeginWithTheTokenOnceBehindSpacesAndTheInputTemplate) {
 TEST_F(PromptsTest, HaveTheTokenThatTextsBeginWithWhereTheChatTemplateWritesItAlone) {
   config_.clear_reward();
   data().set_apply_chat_template(true);
-  const auto load = [&](const std::string& chat_template, const std::string& messages) {
+  const auto load = [&](const std::string& chat_template, const std::string& messages,
+                        const std::string& folder = "core/tokenizer/testdata/llama_class") {
     data().clear_prompt_data();
     Write("{\"question\": " + messages + "}\n");
-    const auto tokenizer =
-        Tokenizer::Load("core/tokenizer/testdata/llama_class", {.file = scratch_.Write("chat.jinja", chat_template)});
+    const auto tokenizer = Tokenizer::Load(folder, {.file = scratch_.Write("chat.jinja", chat_template)});
     const auto prompts = Prompts::Open(config_, **tokenizer);
     EXPECT_TRUE(prompts.ok() || absl::IsInvalidArgument(prompts.status())) << prompts.status();
     return prompts.ok() ? ::testing::PrintToString((*prompts)->first().ids) : std::string(prompts.status().message());
@@ -176,6 +177,16 @@ TEST_F(PromptsTest, HaveTheTokenThatTextsBeginWithWhereTheChatTemplateWritesItAl
       load(once,
            R"([{"role": "user", "content": [{"type": "text", "text": "n"}, {"type": "text", "text": "<s>se"}]}])"),
       HasSubstr("line 1: a part of a message's content begins with \"<s>\", which the chat template writes"));
+  // Also of a tokenizer that leaves it to the template.
+  const std::string left = scratch_.path() + "/left";
+  std::filesystem::copy("core/tokenizer/testdata/llama_class", left);
+  std::filesystem::remove(left + "/tokenizer_config.json");
+  scratch_.Write("left/tokenizer_config.json",
+                 R"({"tokenizer_class": "LlamaTokenizer", "add_bos_token": false, "eos_token": "<end>"})");
+  ASSERT_TRUE(Tokenizer::Load(left).value()->ids_before_text().empty());
+  EXPECT_EQ(load(once, turns("se"), left), "{ 1, 10, 9, 12, 14 }");
+  EXPECT_THAT(load(once, turns("<s>se"), left), HasSubstr("message 1 (counted from 0) begins with \"<s>\""));
+  EXPECT_EQ(load(never, R"("<s>se")", left), "{ 1, 12, 14 }");
   // Texts that have it in the template's place.
   EXPECT_EQ(load(never, R"("<s>se")"), "{ 1, 12, 14 }");
   EXPECT_EQ(load(never, R"([{"role": "system", "content": "<s>n"}, {"role": "user", "content": "<s>s"}])"),
