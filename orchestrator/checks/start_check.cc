@@ -41,8 +41,11 @@ absl::Status IsAnother(const std::string& folder, const std::string& what) {
   return absl::InvalidArgumentError(CannotGoOn(folder, what));
 }
 
-}  // namespace
+std::string FolderOf(const CheckpointRecord& resume, const std::string& checkpoints) {
+  return absl::StrCat(checkpoints, "/", CheckpointId(resume.step));
+}
 
+// That the run is the one that the checkpoint in `folder` is of; with train.allow_changed_run it may be another.
 absl::Status CheckSameRun(const RunConfig& config, const CheckpointRecord& resume, const std::string& folder,
                           const RunRows& rows) {
   if (config.train().allow_changed_run()) return absl::OkStatus();
@@ -57,6 +60,16 @@ absl::Status CheckSameRun(const RunConfig& config, const CheckpointRecord& resum
     return IsAnother(folder, absl::StrCat("it was made with other rows than those of ", rows.files));
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckRowsGoOn(const RunConfig& config, const RunRows& rows, const std::string& model,
+                           const CheckpointRecord& resume, const std::string& checkpoints) {
+  const std::string folder = FolderOf(resume, checkpoints);
+  QUARTET_RETURN_IF_ERROR(CheckSameRun(config, resume, folder, rows));
+  if ((model == "critic" ? resume.critic : resume.policy).has_value()) return absl::OkStatus();
+  return IsAnother(folder, absl::StrCat("it has no state of the ", model));
 }
 
 absl::Status CheckResumedTrainer(const ServiceInfo& trainer, const SavedTrainer& saved, const std::string& field,
@@ -81,7 +94,7 @@ absl::Status CheckGoesOn(const RunConfig& config, uint64_t prompts_hash, int64_t
                          const std::string& checkpoints) {
   QUARTET_RETURN_IF_ERROR(
       CheckStepsLeft(resume.step, steps, config.train().max_steps() > 0 ? "train.max_steps" : "train.num_episodes"));
-  const std::string folder = absl::StrCat(checkpoints, "/", CheckpointId(resume.step));
+  const std::string folder = FolderOf(resume, checkpoints);
   QUARTET_RETURN_IF_ERROR(CheckSameRun(config, resume, folder,
                                        {.batch_field = "rollout.rollout_batch_size",
                                         .batch_size = config.rollout().rollout_batch_size(),
@@ -101,7 +114,7 @@ absl::Status CheckStart(const RunConfig& config, const std::optional<CheckpointR
     if (!handshake.critic_trainer.has_value()) return absl::OkStatus();
     return CheckFreshTrainer(*handshake.critic_trainer, "critic", config.critic().load_checkpoint());
   }
-  const std::string folder = absl::StrCat(checkpoints, "/", CheckpointId(resume->step));
+  const std::string folder = FolderOf(*resume, checkpoints);
   QUARTET_RETURN_IF_ERROR(CheckResumedTrainer(handshake.policy_trainer, *resume->policy, "actor", folder));
   if (!handshake.critic_trainer.has_value()) return absl::OkStatus();
   return CheckResumedTrainer(*handshake.critic_trainer, *resume->critic, "critic", folder);

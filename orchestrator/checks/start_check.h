@@ -29,10 +29,6 @@ struct RunRows {
   uint64_t hash = 0;
   std::string files;
 };
-// That the run is the one that the checkpoint in `folder` is of; with train.allow_changed_run it may be another.
-// INVALID_ARGUMENT names what differs.
-absl::Status CheckSameRun(const RunConfig& config, const CheckpointRecord& resume, const std::string& folder,
-                          const RunRows& rows);
 // That the trainer has loaded `saved`, of that checkpoint. `field` is its section, "actor" or "critic".
 // FAILED_PRECONDITION says what to do.
 absl::Status CheckResumedTrainer(const ServiceInfo& trainer, const SavedTrainer& saved, const std::string& field,
@@ -42,8 +38,13 @@ absl::Status CheckResumedTrainer(const ServiceInfo& trainer, const SavedTrainer&
 // names both.
 absl::Status CheckStepsLeft(int64_t done, int64_t steps, const std::string& option);
 
-// That a PPO run of `steps` steps in all can go on after the checkpoint that `resume` is of, in the folder
-// `checkpoints`: all that can be said without its services. Errors as of CheckStepsLeft and CheckSameRun.
+// That a run which learns from rows alone, and trains the model of the section `model`, "actor" or "critic", can go on
+// after the checkpoint that `resume` is of, in the folder `checkpoints`: all that can be said without its services, but
+// for CheckStepsLeft. With train.allow_changed_run it may be another run's. INVALID_ARGUMENT names what differs.
+absl::Status CheckRowsGoOn(const RunConfig& config, const RunRows& rows, const std::string& model,
+                           const CheckpointRecord& resume, const std::string& checkpoints);
+
+// The same of a PPO run of `steps` steps in all, with CheckStepsLeft.
 absl::Status CheckGoesOn(const RunConfig& config, uint64_t prompts_hash, int64_t steps, const CheckpointRecord& resume,
                          const std::string& checkpoints);
 

@@ -37,5 +37,30 @@ TEST(StartCheck, SaysWithoutServicesWhatARunCannotGoOnWith) {
   EXPECT_THAT(error(5), HasSubstr("it was made with a critic"));
 }
 
+TEST(StartCheck, SaysWithoutServicesWhichRowsARunCannotGoOnWith) {
+  RunConfig config;
+  CheckpointRecord resume;
+  resume.step = 5;
+  resume.rollout_batch_size = 4;
+  resume.prompts_hash = 7;
+  resume.policy = SavedTrainer{};
+  RunRows rows = {.batch_field = "sft.batch_size", .batch_size = 4, .hash = 7, .files = "rows.jsonl"};
+  const auto error = [&](const std::string& model) {
+    const absl::Status status = CheckRowsGoOn(config, rows, model, resume, "run/checkpoints");
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(error("actor"), "");
+  EXPECT_EQ(error("critic"), "the run cannot go on after run/checkpoints/step_5: it has no state of the critic");
+  rows.batch_size = 3;
+  EXPECT_THAT(error("actor"), HasSubstr("it was made with sft.batch_size 4, not 3"));
+  rows.batch_size = 4;
+  rows.hash = 8;
+  EXPECT_THAT(error("actor"), HasSubstr("it was made with other rows than those of rows.jsonl"));
+  config.mutable_train()->set_allow_changed_run(true);
+  EXPECT_EQ(error("actor"), "");
+  EXPECT_THAT(error("critic"), HasSubstr("no state of the critic")) << "that no option brings back";
+}
+
 }  // namespace
 }  // namespace quartet

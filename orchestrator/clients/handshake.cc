@@ -92,20 +92,20 @@ absl::Status CheckFits(const ServiceClient& client, const ServiceInfo& info, int
                        int64_t longest_sequence) {
   for (const auto& [role, size] : info.vocab_size()) {
     if (tokenizer_vocab_size > size) {
-      return absl::FailedPreconditionError(absl::StrCat(PlaceOf(client), ": its ", role, " has a vocabulary of ", size,
-                                                        " tokens but the tokenizer has ", tokenizer_vocab_size,
-                                                        ". Give each model the tokenizer that it was trained with"));
+      return absl::InvalidArgumentError(absl::StrCat(PlaceOf(client), ": its ", role, " has a vocabulary of ", size,
+                                                     " tokens but the tokenizer has ", tokenizer_vocab_size,
+                                                     ". Give each model the tokenizer that it was trained with"));
     }
   }
   for (const auto& [role, size] : info.tokenizer_vocab_size()) {
     if (size != tokenizer_vocab_size) {
-      return absl::FailedPreconditionError(absl::StrCat(PlaceOf(client), ": its ", role, " takes ", size,
-                                                        " token ids but the tokenizer has ", tokenizer_vocab_size,
-                                                        ". All models of a run must share one tokenizer"));
+      return absl::InvalidArgumentError(absl::StrCat(PlaceOf(client), ": its ", role, " takes ", size,
+                                                     " token ids but the tokenizer has ", tokenizer_vocab_size,
+                                                     ". All models of a run must share one tokenizer"));
     }
   }
   if (info.max_model_len() > 0 && longest_sequence > info.max_model_len()) {
-    return absl::FailedPreconditionError(
+    return absl::InvalidArgumentError(
         absl::StrCat(PlaceOf(client), " takes sequences of at most ", info.max_model_len(),
                      " tokens, but prompt and answer together can have ", longest_sequence));
   }
@@ -169,10 +169,10 @@ absl::StatusOr<Handshake> ShakeHands(Services& services, const RunConfig& config
   // Elsewhere models may be padded otherwise; these two share weights.
   const int32_t rows = RowsOf(handshake.rollout), trained = RowsOf(handshake.policy_trainer);
   if (rows != trained) {
-    return absl::FailedPreconditionError(absl::StrCat(PlaceOf(*services.rollout), ": its model has a vocabulary of ",
-                                                      rows, " rows and the policy trainer's one of ", trained,
-                                                      "; they must be equal, since it takes the policy's weights. "
-                                                      "Start the rollout with the actor's model (rollout.pretrain)"));
+    return absl::InvalidArgumentError(absl::StrCat(PlaceOf(*services.rollout), ": its model has a vocabulary of ", rows,
+                                                   " rows and the policy trainer's one of ", trained,
+                                                   "; they must be equal, since it takes the policy's weights. "
+                                                   "Start the rollout with the actor's model (rollout.pretrain)"));
   }
   return handshake;
 }

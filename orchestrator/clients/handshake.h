@@ -28,7 +28,9 @@ using OnLoading = std::function<void(const std::string& waiting, const std::stri
 // another service at the address, another protocol version, a configuration other than the run's (all differences of
 // all services), ranks whose CPUs multiply in different ways, models of another number of token ids than the
 // tokenizer's (their embeddings may be padded), a longest sequence shorter than prompt and answer, a rollout that is
-// paused. Which training state a trainer was started from is its own affair where the run is to be continued.
+// paused. Which training state a trainer was started from is its own affair where the run is to be continued. What
+// services that have the run's own configuration cannot do by it (tokens, lengths) is INVALID_ARGUMENT, as no other try
+// mends it; else FAILED_PRECONDITION.
 absl::StatusOr<Handshake> ShakeHands(Services& services, const RunConfig& config, int32_t tokenizer_vocab_size,
                                      const OnLoading& on_loading);
 

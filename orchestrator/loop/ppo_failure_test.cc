@@ -196,7 +196,13 @@ TEST_F(PpoFailureTest, TakesNoRepliesThatAreNotWhole) {
 }
 
 TEST_F(PpoFailureTest, RefusesServicesThatDoNotFitTogether) {
-  const auto message = [this] { return std::string(Run(services_.MakeConfig(scratch_.path(), 1)).status().message()); };
+  // Their models and lengths are as the configuration says: no other try finds them otherwise.
+  absl::StatusCode code = absl::StatusCode::kOk;
+  const auto message = [&] {
+    const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 1)).status();
+    code = status.code();
+    return std::string(status.message());
+  };
   const auto again = [this] { std::filesystem::remove_all(scratch_.path() + "/run"); };
 
   services_.spoil_info = [](ServiceInfo* info) {
@@ -212,11 +218,13 @@ TEST_F(PpoFailureTest, RefusesServicesThatDoNotFitTogether) {
   };
   EXPECT_THAT(message(), AllOf(HasSubstr("critic_trainer"), HasSubstr("its model takes 256 token ids"),
                                HasSubstr("the tokenizer has 128")));
+  EXPECT_EQ(code, absl::StatusCode::kInvalidArgument);
   again();
   services_.spoil_info = [](ServiceInfo* info) {
     for (auto& [role, size] : *info->mutable_vocab_size()) size = 100;
   };
   EXPECT_THAT(message(), AllOf(HasSubstr("vocabulary of 100"), HasSubstr("the tokenizer has 128")));
+  EXPECT_EQ(code, absl::StatusCode::kInvalidArgument);
   again();
   services_.spoil_info = [](ServiceInfo* info) {
     for (RankInfo& rank : *info->mutable_ranks()) rank.set_cpu_kernels("avx512_bf16");
@@ -224,9 +232,11 @@ TEST_F(PpoFailureTest, RefusesServicesThatDoNotFitTogether) {
   };
   EXPECT_THAT(message(), AllOf(HasSubstr("rank 0 of the rollout by avx512_bf16, rank 1 of the scorer by fp32"),
                                HasSubstr("QUARTET_CPU_KERNELS=fp32")));
+  EXPECT_EQ(code, absl::StatusCode::kFailedPrecondition) << "other hosts may be of one kind";
   again();
   services_.spoil_info = [](ServiceInfo* info) { info->set_max_model_len(12); };
   EXPECT_THAT(message(), AllOf(HasSubstr("at most 12"), HasSubstr("13")));
+  EXPECT_EQ(code, absl::StatusCode::kInvalidArgument);
   again();
   services_.spoil_info = [](ServiceInfo* info) {
     if (info->service() == "rollout") info->set_service("scorer");

@@ -104,19 +104,15 @@ class OfflineLoop {
   }
 
   absl::Status CheckResume(const ServiceInfo& trainer) const {
-    const std::string folder = absl::StrCat(run_.folder.checkpoints_path(), "/", CheckpointId(first_step_));
     const auto& files = plan_.section == "sft" ? run_.config.sft().data() : run_.config.preference().data();
-    QUARTET_RETURN_IF_ERROR(CheckSameRun(run_.config, *run_.resume, folder,
-                                         {.batch_field = plan_.section + ".batch_size",
-                                          .batch_size = plan_.batch_size,
-                                          .hash = method_.rows_hash(),
-                                          .files = absl::StrJoin(files, ", ")}));
-    const std::optional<SavedTrainer>& saved = plan_.model == "critic" ? run_.resume->critic : run_.resume->policy;
-    if (!saved.has_value()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the run cannot go on after ", folder, ": it has no state of the ", plan_.model));
-    }
-    return CheckResumedTrainer(trainer, *saved, plan_.model, folder);
+    QUARTET_RETURN_IF_ERROR(CheckRowsGoOn(run_.config,
+                                          {.batch_field = plan_.section + ".batch_size",
+                                           .batch_size = plan_.batch_size,
+                                           .hash = method_.rows_hash(),
+                                           .files = absl::StrJoin(files, ", ")},
+                                          plan_.model, *run_.resume, run_.folder.checkpoints_path()));
+    return CheckResumedTrainer(trainer, plan_.model == "critic" ? *run_.resume->critic : *run_.resume->policy,
+                               plan_.model, run_.folder.checkpoint_path(CheckpointId(first_step_)));
   }
 
   absl::Status TakeStep(int64_t step, double learning_rate, bool judge, OfflineSummary* summary) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 #include "core/config/batches/micro_batches.h"
 #include "core/model/model_config.h"
@@ -79,17 +80,26 @@ absl::Status ReadInputs(Program program, RunSession& session, Inputs* inputs) {
                             [&] { return ReadRows(session, program, model, inputs); });
 }
 
-// That steps are left, of a run that goes on.
+// Of a run that goes on: all that can be said before its services are there.
 absl::Status CheckGoesOn(Program program, RunSession& session, const Inputs& inputs) {
   if (!session.resume().has_value()) return absl::OkStatus();
-  const auto check = [&](const std::string& section, const auto& options, const Dataset& rows) {
-    return CheckStepsLeft(session.resume()->step,
-                          OfflineSteps(rows.rows(), options.batch_size(), options.max_steps(), options.max_epochs()),
-                          absl::StrCat(section, options.max_steps() > 0 ? ".max_steps" : ".max_epochs"));
-  };
   const RunConfig& config = session.config();
-  return program == Program::kSft ? check("sft", config.sft(), inputs.examples->rows())
-                                  : check("preference", config.preference(), inputs.pairs->rows());
+  const CheckpointRecord& resume = *session.resume();
+  const auto check = [&](const std::string& section, const auto& options, const auto& learned) -> absl::Status {
+    QUARTET_RETURN_IF_ERROR(CheckStepsLeft(
+        resume.step,
+        OfflineSteps(learned.rows().rows(), options.batch_size(), options.max_steps(), options.max_epochs()),
+        absl::StrCat(section, options.max_steps() > 0 ? ".max_steps" : ".max_epochs")));
+    return CheckRowsGoOn(config,
+                         {.batch_field = section + ".batch_size",
+                          .batch_size = options.batch_size(),
+                          .hash = learned.hash(),
+                          .files = absl::StrJoin(options.data(), ", ")},
+                         program == Program::kRewardModel ? "critic" : "actor", resume,
+                         session.folder().checkpoints_path());
+  };
+  return program == Program::kSft ? check("sft", config.sft(), *inputs.examples)
+                                  : check("preference", config.preference(), *inputs.pairs);
 }
 
 absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, const Inputs& inputs) {
