@@ -124,10 +124,11 @@ absl::Status RunFolder::CheckFree(const std::string& run_dir, const std::string&
   }
   QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(run_dir));
   const bool locked = std::find(names.begin(), names.end(), kRunLockName) != names.end();
-  const auto refuse = [&run_dir](const std::string& name) {
-    return absl::AlreadyExistsError(absl::StrCat("run_dir ", run_dir, " is not empty (it has ", name,
-                                                 "); give a new folder, or remove this one if its results are not "
-                                                 "needed any more"));
+  QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(run_dir + "/checkpoints"));
+  const auto refuse = [&](const std::string& name) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("run_dir ", run_dir, " is not empty (it has ", name, "); give a new folder",
+                     checkpoints.empty() ? ", or remove this one if its results are not needed any more" : ""));
   };
   for (const std::string& name : names) {
     if (name == allowed || name == kRunLockName || (locked && IsOfAStart(name))) continue;
@@ -137,7 +138,6 @@ absl::Status RunFolder::CheckFree(const std::string& run_dir, const std::string&
   if (const uintmax_t bytes = fs::file_size(run_dir + "/metrics.jsonl", none); !none && bytes > 0) {
     return refuse("metrics.jsonl");
   }
-  QUARTET_ASSIGN_OR_RETURN(const auto checkpoints, ListCheckpoints(run_dir + "/checkpoints"));
   return checkpoints.empty() ? absl::OkStatus() : refuse("checkpoints/" + CheckpointId(checkpoints.begin()->first));
 }
 

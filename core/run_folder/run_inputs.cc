@@ -97,7 +97,7 @@ std::optional<ChangedInput> Mended(const RunInput& before, const RunInput& now) 
 
 }  // namespace
 
-std::vector<RunInput> ModelInputs(const RunConfig& config) {
+std::vector<RunInput> ModelsNamed(const RunConfig& config) {
   std::vector<RunInput> inputs = {
       {.option = "actor.pretrain", .path = config.actor().pretrain(), .hashes = {}},
       {.option = "critic.pretrain", .path = config.critic().pretrain(), .hashes = {}},
@@ -106,11 +106,20 @@ std::vector<RunInput> ModelInputs(const RunConfig& config) {
     inputs.push_back({absl::StrCat("reward.source[", i, "].model"), config.reward().source(i).model(), {}});
   }
   std::erase_if(inputs, [](const RunInput& input) { return input.path.empty(); });
+  return inputs;
+}
+
+std::vector<RunInput> ModelInputs(const RunConfig& config) {
+  std::vector<RunInput> inputs = ModelsNamed(config);
   std::map<std::string, std::map<std::string, uint64_t>> known;
   for (RunInput& input : inputs) {
     const auto [at, is_new] = known.try_emplace(input.path);
     if (is_new) at->second = HashModel(input.path);
     input.hashes = at->second;
+  }
+  const std::string& chat_template = config.data().tokenizer_chat_template();
+  if (const auto text = ReadFile(chat_template); text.ok()) {
+    inputs.push_back({"data.tokenizer_chat_template", chat_template, {{"text", HashBytes(*text)}}});
   }
   return inputs;
 }

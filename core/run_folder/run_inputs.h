@@ -29,8 +29,10 @@ struct RunInput {
   std::optional<InputRows> rows = {};      // not of release 0.1.0
 };
 
-// The models that `config` names, as far as they can be read from here. Of weights names, types, shapes and some
-// elements of each tensor are hashed, so that it takes no longer for large models.
+// The models that `config` names, without their hashes.
+std::vector<RunInput> ModelsNamed(const RunConfig& config);
+// The models and the chat template that `config` names, as far as they can be read from here. Of weights names, types,
+// shapes and some elements of each tensor are hashed, so that it takes no longer for large models.
 std::vector<RunInput> ModelInputs(const RunConfig& config);
 // The files of rows.
 std::vector<RunInput> RowInputs(const Dataset& rows);

@@ -21,6 +21,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class RunInputsTest : public ::testing::Test {
  protected:
@@ -124,6 +125,18 @@ TEST_F(RunInputsTest, AreReadWithoutAHash) {
   EXPECT_THAT(open()->notes, ElementsAre(HasSubstr(note)));
   WriteWeights("model", 2);
   EXPECT_THAT(std::string(open().status().message()), HasSubstr("has other weights"));
+  WriteWeights("model", 1);
+  // No run has an empty one.
+  const size_t second = text.find("{\n      \"option\"", text.find("actor.pretrain"));
+  for (const std::string& altered : {std::string("[]"), "[" + text.substr(second, end - second)}) {
+    scratch_.Write("run/inputs.json", altered);
+    EXPECT_THAT(std::string(open().status().message()),
+                AllOf(HasSubstr("is not known: "), HasSubstr("inputs.json: has nothing of actor.pretrain"),
+                      HasSubstr("train.allow_changed_run=true")))
+        << altered;
+  }
+  scratch_.Write("run/inputs.json", text);
+  EXPECT_THAT(open()->notes, IsEmpty());
 }
 
 TEST_F(RunInputsTest, SayWhatHasChangedUnderTheSameName) {
@@ -140,6 +153,17 @@ TEST_F(RunInputsTest, SayWhatHasChangedUnderTheSameName) {
   WriteRows("{\"q\": \"2\", \"a\": \"3\"}\n{\"q\": \"1\", \"a\": \"2\"}\n");
   EXPECT_THAT(ChangesSince(before),
               ElementsAre(AllOf(HasSubstr("data.prompt_data: /"), HasSubstr("rows.jsonl has other rows"))));
+}
+
+TEST_F(RunInputsTest, HaveTheChatTemplateOfAFileOfItsOwn) {
+  config_.mutable_data()->set_apply_chat_template(true);
+  config_.mutable_data()->set_tokenizer_chat_template(scratch_.Write("chat.jinja", "{{ messages }}"));
+  const std::vector<RunInput> before = Inputs();
+  EXPECT_THAT(ChangesSince(before), IsEmpty());
+  scratch_.Write("chat.jinja", "<s>{{ messages }}");
+  EXPECT_THAT(ChangesSince(before), ElementsAre(AllOf(HasSubstr("data.tokenizer_chat_template: /"),
+                                                      HasSubstr("chat.jinja has other text than when the run began"))));
+  EXPECT_TRUE(DecidesWhatIsLearned("data.tokenizer_chat_template"));
 }
 
 TEST_F(RunInputsTest, LetARunGoOnWithRowsThatWereMended) {
@@ -240,14 +264,17 @@ TEST_F(RunInputsTest, KeepARunFromGoingOnWithOthers) {
   BeginRun();
   config_.mutable_train()->set_load_checkpoint(true);
   EXPECT_THAT(open()->notes, IsEmpty());
+  EXPECT_TRUE(CheckChanges(config_, Inputs()).ok());
 
   WriteWeights("model", 2);
+  EXPECT_EQ(CheckChanges(config_, Inputs()), open().status()) << "as who submits a job asks";
   EXPECT_THAT(
       std::string(open().status().message()),
       AllOf(HasSubstr("cannot go on"), HasSubstr("\n  actor.pretrain: /"),
             HasSubstr("model has other weights than when the run began"), HasSubstr("train.allow_changed_run=true")));
   config_.mutable_train()->set_allow_changed_run(true);
   EXPECT_THAT(open()->notes, ElementsAre(HasSubstr("actor.pretrain"), HasSubstr("reference.pretrain")));
+  EXPECT_TRUE(CheckChanges(config_, Inputs()).ok());
   config_.mutable_train()->set_allow_changed_run(false);
   WriteWeights("model", 1);
 
@@ -266,8 +293,12 @@ TEST_F(RunInputsTest, ARunWithoutItsConfigurationGoesOnOnlyWhereItMayBeAnother) 
   const auto open = [&] { return OpenRun(config_, "", Inputs(), [] { return absl::OkStatus(); }); };
   BeginRun();
   std::filesystem::remove(scratch_.path() + "/run/run.textproto");
-  EXPECT_THAT(std::string(open().status().message()),
-              HasSubstr("to continue its run: --set=train.load_checkpoint=true"));
+  EXPECT_THAT(
+      std::string(open().status().message()),
+      AllOf(HasSubstr("it has checkpoints/step_1); give a new folder; to continue its run: bring its "
+                      "run.textproto back, which is missing (train.allow_changed_run=true does without it), then "
+                      "--set=train.load_checkpoint=true"),
+            Not(HasSubstr("remove this one"))));
   config_.mutable_train()->set_load_checkpoint(true);
   EXPECT_TRUE(CheckRunDir(config_, "").ok());
   EXPECT_THAT(std::string(open().status().message()),

@@ -35,8 +35,14 @@ absl::Status WithWayOn(const RunConfig& config, const absl::Status& status) {
   const bool saved = folders.ok() && std::any_of(folders->begin(), folders->end(),
                                                  [](const auto& one) { return IsFinished(one.second); });
   if (saved && !NewestRecord(checkpoints).has_value()) return status;
-  return absl::AlreadyExistsError(
-      absl::StrCat(status.message(), "; to continue its run: --set=train.load_checkpoint=true"));
+  std::error_code error;
+  const bool knows_itself = std::filesystem::exists(config.run_dir() + "/run.textproto", error);
+  return absl::AlreadyExistsError(absl::StrCat(
+      status.message(), "; to continue its run: ",
+      knows_itself
+          ? ""
+          : "bring its run.textproto back, which is missing (train.allow_changed_run=true does without it), then ",
+      "--set=train.load_checkpoint=true"));
 }
 
 absl::Status CheckNotInUse(const std::string& run_dir) {
@@ -45,19 +51,19 @@ absl::Status CheckNotInUse(const std::string& run_dir) {
   return RunLock::Take(run_dir).status();
 }
 
-absl::StatusOr<RunConfig> ReadConfigOf(const RunFolder& folder) {
-  const absl::StatusOr<std::string> read = ReadTextFile(folder.config_path(), kMaxTextBytes);
+absl::StatusOr<RunConfig> ReadConfigOf(const std::string& run_dir) {
+  const std::string path = run_dir + "/run.textproto";
+  const absl::StatusOr<std::string> read = ReadTextFile(path, kMaxTextBytes);
   if (absl::IsNotFound(read.status())) {
-    return absl::NotFoundError(
-        absl::StrCat(folder.config_path(), " is missing, though ", folder.checkpoints_path(), " has checkpoints"));
+    return absl::NotFoundError(absl::StrCat(path, " is missing, though ", run_dir, "/checkpoints has checkpoints"));
   }
   QUARTET_ASSIGN_OR_RETURN(const std::string text, read);
-  if (text.empty()) return absl::DataLossError(absl::StrCat(folder.config_path(), ": is empty"));
+  if (text.empty()) return absl::DataLossError(absl::StrCat(path, ": is empty"));
   if (absl::StartsWith(text, kConfigBegin) && !absl::EndsWith(text, absl::StrCat("\n", kConfigEnd))) {
-    return absl::DataLossError(absl::StrCat(folder.config_path(), ": is cut short: its last line, \"",
-                                            absl::StripSuffix(kConfigEnd, "\n"), "\", is missing"));
+    return absl::DataLossError(
+        absl::StrCat(path, ": is cut short: its last line, \"", absl::StripSuffix(kConfigEnd, "\n"), "\", is missing"));
   }
-  return LoadRunConfig(folder.config_path(), {}, "");
+  return LoadRunConfig(path, {}, "");
 }
 
 // What a run without a checkpoint does, and what becomes of its steps.
@@ -72,21 +78,32 @@ std::string BeginsAnew(const std::string& run_dir) {
                       "/superseded");
 }
 
-absl::StatusOr<std::vector<RunInput>> ReadInputsOf(const RunFolder& folder, std::vector<std::string>* notes) {
-  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(folder.inputs_path(), kMaxTextBytes));
-  QUARTET_ASSIGN_OR_RETURN(std::vector<RunInput> inputs, ParseRunInputs(text, folder.inputs_path()));
+// `config` is what the run began with.
+absl::StatusOr<std::vector<RunInput>> ReadInputsOf(const std::string& run_dir, const RunConfig& config,
+                                                   std::vector<std::string>* notes) {
+  const std::string path = run_dir + "/inputs.json";
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxTextBytes));
+  QUARTET_ASSIGN_OR_RETURN(std::vector<RunInput> inputs, ParseRunInputs(text, path));
   if (!BeginsWithHash(text)) {
-    notes->push_back(
-        absl::StrCat(folder.inputs_path(), " has no hash of its own: whether it was altered is not known"));
+    // What every run has in it is all that can be looked for.
+    for (const RunInput& model : ModelsNamed(config)) {
+      const bool is_there = std::ranges::any_of(
+          inputs, [&](const RunInput& one) { return one.option == model.option && one.path == model.path; });
+      if (is_there) continue;
+      return absl::DataLossError(absl::StrCat(path, ": has nothing of ", model.option, ", ", model.path,
+                                              ", with which the run began, and no hash of its own"));
+    }
+    notes->push_back(absl::StrCat(path, " has no hash of its own: whether it was altered is not known"));
   }
   return inputs;
 }
 
 // What says how the run began cannot be read: an error, or a note where the run may go on as another.
-absl::Status NotKnown(const RunConfig& config, const std::string& what, const absl::Status& why, RunStart* start) {
+absl::Status NotKnown(const RunConfig& config, const std::string& what, const absl::Status& why,
+                      std::vector<std::string>* notes) {
   const std::string text = absl::StrCat(what, " is not known: ", why.message());
   if (config.train().allow_changed_run()) {
-    start->notes.push_back(text);
+    notes->push_back(text);
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat(
@@ -94,13 +111,15 @@ absl::Status NotKnown(const RunConfig& config, const std::string& what, const ab
       "written anew, train.allow_changed_run=true"));
 }
 
-// Of files whose rows were mended, `inputs` gets what they were when the run began: it is that which later changes,
-// too, are held against. `mended`: whether it learns from any of them.
-absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs, RunStart* start, bool* mended) {
-  const absl::StatusOr<RunConfig> before = ReadConfigOf(*start->folder);
-  if (!before.ok()) return NotKnown(config, "what has changed since the run began", before.status(), start);
+// `notes` gets what is otherwise than when the run began, and may be. Of files whose rows were mended, `inputs` gets
+// what they were when the run began: it is that which later changes, too, are held against. `mended`: whether it learns
+// from any of them.
+absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs, std::vector<std::string>* notes,
+                         bool* mended) {
+  const absl::StatusOr<RunConfig> before = ReadConfigOf(config.run_dir());
+  if (!before.ok()) return NotKnown(config, "what has changed since the run began", before.status(), notes);
   std::vector<ChangedInput> changed;
-  if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(*start->folder, &start->notes); read.ok()) {
+  if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(config.run_dir(), *before, notes); read.ok()) {
     changed = ChangedInputs(*read, *inputs);
     for (const ChangedInput& change : changed) {
       if (!change.is_mended) continue;
@@ -109,14 +128,14 @@ absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs,
       *std::ranges::find_if(*inputs, is_it) = *std::ranges::find_if(*read, is_it);
     }
   } else if (absl::IsNotFound(read.status())) {
-    start->notes.push_back(
+    notes->push_back(
         absl::StrCat("whether its models and data are as when it began is not known: ", read.status().message()));
   } else {
-    QUARTET_RETURN_IF_ERROR(NotKnown(config, "whether its models and data are as when it began", read.status(), start));
+    QUARTET_RETURN_IF_ERROR(NotKnown(config, "whether its models and data are as when it began", read.status(), notes));
   }
   QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> changes, ChangesOfRun(*before, config, changed));
   for (const std::string& change : changes) {
-    start->notes.push_back(absl::StrCat("changed since the run began: ", change));
+    notes->push_back(absl::StrCat("changed since the run began: ", change));
   }
   return absl::OkStatus();
 }
@@ -139,6 +158,13 @@ std::optional<RunConfig> ConfigBefore(const RunConfig& config) {
   return before.ok() ? std::optional(*std::move(before)) : std::nullopt;
 }
 
+absl::Status CheckChanges(const RunConfig& config, std::vector<RunInput> inputs) {
+  if (!Continues(config) || !NewestRecord(config.run_dir() + "/checkpoints").has_value()) return absl::OkStatus();
+  std::vector<std::string> notes;
+  bool mended = false;
+  return NoteChanges(config, &inputs, &notes, &mended);
+}
+
 absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
                                  std::vector<RunInput> inputs, const std::function<absl::Status()>& proceed) {
   RunStart start;
@@ -159,7 +185,7 @@ absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& all
   if (!search.found.has_value()) {
     start.notes.push_back(BeginsAnew(config.run_dir()));
   } else {
-    QUARTET_RETURN_IF_ERROR(NoteChanges(config, &inputs, &start, &search.found->rows_are_mended));
+    QUARTET_RETURN_IF_ERROR(NoteChanges(config, &inputs, &start.notes, &search.found->rows_are_mended));
   }
   start.folder->UseInputsText(PrintRunInputs(inputs));
   start.resume = std::move(search.found);

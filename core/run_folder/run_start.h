@@ -39,4 +39,8 @@ struct RunStart {
 absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
                                  std::vector<RunInput> inputs, const std::function<absl::Status()>& proceed);
 
+// What OpenRun would say of `inputs` and of what else is otherwise than when the run began, without a look at what its
+// checkpoints hold. OK of a new run.
+absl::Status CheckChanges(const RunConfig& config, std::vector<RunInput> inputs);
+
 }  // namespace quartet

@@ -75,7 +75,8 @@ absl::Status ReadInputs(RunSession& session, PpoInputs* inputs) {
 
 absl::Status CheckPpo(RunSession& session) {
   PpoInputs inputs;
-  return ReadInputs(session, &inputs);
+  QUARTET_RETURN_IF_ERROR(ReadInputs(session, &inputs));
+  return session.CheckGoesOn(RowFiles(inputs));
 }
 
 absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {

@@ -128,7 +128,8 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, con
 
 absl::Status CheckRows(Program program, RunSession& session) {
   Inputs inputs;
-  return ReadInputs(program, session, &inputs);
+  QUARTET_RETURN_IF_ERROR(ReadInputs(program, session, &inputs));
+  return session.CheckGoesOn(RowFiles(inputs));
 }
 
 absl::StatusOr<std::string> TrainOnRows(Program program, RunSession session) {

@@ -155,6 +155,12 @@ absl::Status RunSession::OpenFolder(const std::vector<RunInput>& rows) {
   return absl::OkStatus();
 }
 
+absl::Status RunSession::CheckGoesOn(const std::vector<RunInput>& rows) const {
+  std::vector<RunInput> files = ModelInputs(config_);
+  files.insert(files.end(), rows.begin(), rows.end());
+  return BeforeItBegins(CheckChanges(config_, std::move(files)));
+}
+
 absl::Status RunSession::StartServices() {
   if (!config_.monitor().listen().empty()) {
     absl::StatusOr<std::unique_ptr<MonitorServer>> monitor = MonitorServer::Start(config_, folder_->path());

@@ -76,6 +76,9 @@ class RunSession {
   // load. `rows` are the files of rows that it has read, those that it is evaluated by among them; none of a run that
   // is not continued. Errors as of ReadInputs.
   absl::Status OpenFolder(const std::vector<RunInput>& rows);
+  // Of ReadInputs alone, in OpenFolder's place, where the run is to begin elsewhere: CheckChanges. Errors as of
+  // ReadInputs.
+  absl::Status CheckGoesOn(const std::vector<RunInput>& rows) const;
   // If asked to, and puts their addresses into the configuration; before them, what monitor.listen asks for.
   absl::Status StartServices();
 
