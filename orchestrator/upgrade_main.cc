@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/command_line/command_line.h"
@@ -96,7 +97,8 @@ int Main(int argc, char** argv) {
           "\nThe new service must answer a few of the run's own sequences as the old one did\n"
           "(train.max_upgrade_diff_mean); else the old one comes back.\n"
           "\nExit codes: 0 once the run goes on with all that were to be replaced; 1 where one was not, and the "
-          "run\ngoes on as it was; 2 for a wrong flag; 130, 143 and 129 after SIGINT, SIGTERM and SIGHUP.\n",
+          "run\ngoes on as it was; 2 for a wrong flag, or\nwhere the folder is no run's; 130, 143 and 129 after "
+          "SIGINT, SIGTERM and SIGHUP.\n",
       .check = [&]() -> absl::Status {
         if (flags.run_dir.empty()) {
           return absl::InvalidArgumentError("--run_dir is not given; it names the run's folder");
@@ -104,6 +106,10 @@ int Main(int argc, char** argv) {
         if (flags.hold && flags.release) return absl::InvalidArgumentError("give --hold or --release, not both");
         if (flags.service.empty())
           return absl::InvalidArgumentError("--service is not given; it names what to replace");
+        if (flags.service != "all" && std::ranges::find(UpgradeOrder(), flags.service) == UpgradeOrder().end()) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "--service is \"", flags.service, "\"; allowed: ", absl::StrJoin(UpgradeOrder(), ", "), ", all"));
+        }
         if ((flags.hold || flags.release) && flags.service == "all") {
           return absl::InvalidArgumentError("--service=all is for --bundle; hold the run for one service at a time");
         }
@@ -111,6 +117,10 @@ int Main(int argc, char** argv) {
           return absl::InvalidArgumentError(flags.bundle.empty()
                                                 ? "--bundle is not given; it names the folder of the new programs"
                                                 : "--bundle has no effect with --hold and --release");
+        }
+        if (std::error_code error; !std::filesystem::exists(flags.run_dir + "/run.textproto", error)) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("--run_dir=", flags.run_dir, " has no run.textproto: it is no run's folder"));
         }
         return absl::OkStatus();
       }};
