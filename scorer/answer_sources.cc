@@ -29,6 +29,7 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> NewRemote(const RewardSource& so
   RemoteOptions options;
   options.urls.assign(source.remote_url().begin(), source.remote_url().end());
   options.timeout = absl::Seconds(source.timeout_seconds());
+  options.token_rewards = source.token_rewards();
   if (!source.api_key_file().empty()) {
     QUARTET_ASSIGN_OR_RETURN(options.api_key, ReadSecretFile(source.api_key_file()));
     if (options.api_key.empty() || options.api_key.find_first_of("\r\n") != std::string::npos) {
@@ -47,7 +48,8 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> NewFunction(const RewardSource& 
                                     .folder = source.command_folder(),
                                     .timeout = timeout,
                                     .memory_limit_bytes = source.memory_limit_bytes(),
-                                    .in_lists = source.has_max_batch_size()};
+                                    .in_lists = source.has_max_batch_size(),
+                                    .token_rewards = source.token_rewards()};
     return NewCommand(options);
   }
   if (!source.code().empty()) {

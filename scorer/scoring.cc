@@ -37,6 +37,20 @@ void Scoring::Add(ScoreItem* item) {
     *to = std::move(*from);
     from->clear();
   }
+  absl::Status wrong;
+  if (of_tokens_) {
+    const TokenSequence& tokens = item->tokens();
+    for (int i = 0; i < tokens.ids_size(); ++i) {
+      if (tokens.action_mask(i)) answer->token_ids.push_back(tokens.ids(i));
+    }
+    answer->token_texts.assign(item->token_texts().begin(), item->token_texts().end());
+    if (answer->token_texts.size() != answer->token_ids.size()) {
+      wrong = absl::InvalidArgumentError(absl::StrCat("sequence ", tokens.index(), ": token_texts has ",
+                                                      answer->token_texts.size(), " texts for ",
+                                                      answer->token_ids.size(), " action tokens"));
+    }
+    item->clear_token_texts();
+  }
   size_t number;
   {
     const std::lock_guard lock(mutex_);
@@ -44,8 +58,13 @@ void Scoring::Add(ScoreItem* item) {
     const auto missing = std::ranges::count_if(
         config_.source(), [&](const RewardSource& source) { return IsFor(source, answer->source); });
     items_.push_back({.index = item->tokens().index(),
+                      .tokens = answer->tokens,
                       .parts = std::vector<std::optional<absl::StatusOr<Reward>>>(config_.source_size()),
                       .missing = static_cast<int>(missing)});
+    if (!wrong.ok()) {
+      Stop(std::move(wrong));
+      return;
+    }
     if (absl::Status status = CheckAnyAdds(config_, answer->source); !status.ok()) {
       Stop(Prefixed(absl::StrCat("sequence ", item->tokens().index()), status));
       return;
@@ -95,6 +114,7 @@ absl::StatusOr<ScoreReply> Scoring::Reply(const Item& item) const {
   ScoreReply reply;
   reply.set_index(item.index);
   std::vector<double> rewards, scores;
+  std::vector<double> of_tokens(of_tokens_ ? item.tokens : 0);
   double gates = 1, score_gates = 1;
   for (int source = 0; source < config_.source_size(); ++source) {
     const RewardSource& from = config_.source(source);
@@ -119,10 +139,15 @@ absl::StatusOr<ScoreReply> Scoring::Reply(const Item& item) const {
     }
     rewards.push_back(from.weight() * part->value);
     scores.push_back(from.weight() * part->score.value_or(part->value));
+    if (of_tokens.empty()) continue;
+    if (part->token_rewards.empty()) of_tokens.back() += rewards.back();
+    for (size_t t = 0; t < part->token_rewards.size(); ++t) of_tokens[t] += from.weight() * part->token_rewards[t];
   }
+  for (const double reward : of_tokens) reply.add_token_rewards(static_cast<float>(reward * gates));
   reply.set_reward(static_cast<float>(AddRewards(rewards) * gates));
   reply.set_score(static_cast<float>(AddRewards(scores) * score_gates));
-  if (!std::isfinite(reply.reward()) || !std::isfinite(reply.score())) {
+  if (!std::isfinite(reply.reward()) || !std::isfinite(reply.score()) ||
+      !std::ranges::all_of(reply.token_rewards(), [](float reward) { return std::isfinite(reward); })) {
     return absl::OutOfRangeError(absl::StrCat("sequence ", item.index, ": the sum of its rewards is beyond fp32"));
   }
   return reply;

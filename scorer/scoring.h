@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/rewards/labels/labels.h"
 #include "proto/run_config.pb.h"
 #include "proto/scorer.pb.h"
 #include "scorer/answer_sources.h"
@@ -24,7 +25,8 @@ namespace quartet {
 class Scoring : public std::enable_shared_from_this<Scoring> {
  public:
   // Both outlive it.
-  Scoring(const RewardConfig& config, AnswerSources* sources) : config_(config), sources_(sources) {}
+  Scoring(const RewardConfig& config, AnswerSources* sources)
+      : config_(config), sources_(sources), of_tokens_(GivesTokenRewards(config)) {}
 
   // Takes the texts out of the next item, but for where its prompt is from, and begins.
   void Add(ScoreItem* item);
@@ -48,6 +50,7 @@ class Scoring : public std::enable_shared_from_this<Scoring> {
  private:
   struct Item {
     uint64_t index;  // of its sequence
+    int64_t tokens;  // action tokens of it
     // By source; nothing where it has not spoken, or is for other prompts (reward.source.only).
     std::vector<std::optional<absl::StatusOr<Reward>>> parts;
     int missing;  // sources that are for its prompt and have not spoken
@@ -62,6 +65,7 @@ class Scoring : public std::enable_shared_from_this<Scoring> {
 
   const RewardConfig& config_;
   AnswerSources* const sources_;
+  const bool of_tokens_;  // replies say what each token is worth
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::stop_source stop_;

@@ -19,6 +19,7 @@ namespace quartet {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class ScoringTest : public testing::Test {
@@ -115,6 +116,109 @@ TEST_F(FailingSourceTest, StopsTheCallWhereEarlierRewardsCannotBeTrusted) {
   }
   EXPECT_EQ(scoring->status().code(), absl::StatusCode::kDataLoss) << scoring->status();
   scoring->Close();
+}
+
+// Of an answer of three tokens, whose program says a list of rewards, beside a model.
+class TokenRewardsTest : public ScoringTest {
+ protected:
+  TokenRewardsTest() { AddSource(2); }
+  // `reply` is what it writes, but for the id.
+  void AddProgram(const std::string& reply, double weight, bool of_tokens = true) {
+    RewardSource* source = config_.add_source();
+    source->set_name(absl::StrCat("program", config_.source_size()));
+    source->set_weight(weight);
+    source->set_command("python3 -c \"import json, sys\nfor line in sys.stdin:\n item = json.loads(line)\n" + reply +
+                        "\n print(json.dumps({**said, 'id': item['id']}), flush=True)\"");
+    source->set_timeout_seconds(60);
+    source->set_workers(1);
+    source->set_max_tries(1);
+    source->set_token_rewards(of_tokens);
+  }
+  absl::StatusOr<ScoreReply> Reply(float of_model, std::vector<std::string> texts = {"yes", " ", "<end>"}) {
+    sources_ = AnswerSources::Create(config_).value();
+    const auto scoring = std::make_shared<Scoring>(config_, sources_.get());
+    ScoreItem item;
+    item.mutable_tokens()->set_index(7);
+    for (int i = 0; i < 5; ++i) {
+      item.mutable_tokens()->add_ids(10 + i);
+      item.mutable_tokens()->add_action_mask(i >= 2);
+    }
+    item.mutable_token_texts()->Assign(texts.begin(), texts.end());
+    scoring->Add(&item);
+    scoring->EndItems();
+    scoring->AddModel(0, 0, of_model);
+    std::optional<ScoreReply> reply = scoring->Next();
+    scoring->Close();
+    if (!reply.has_value()) return scoring->status();
+    return *std::move(reply);
+  }
+  std::string ErrorOf(const std::string& reply, bool of_tokens = true) {
+    config_.clear_source();
+    AddSource(1);
+    AddProgram(reply, 1, of_tokens);
+    return std::string(Reply(0).status().message());
+  }
+
+  std::unique_ptr<AnswerSources> sources_;
+};
+
+TEST_F(TokenRewardsTest, AreAddedWithTheirWeightsAndWhatIsOfNoTokenStandsAtTheLast) {
+  AddProgram(" said = {'token_rewards': [0.5 * (t == 'yes') for t in item['token_texts']]}", 4);
+  AddProgram(" said = {'token_rewards': [i - 12 for i in item['token_ids']], 'reward': 3}", 0.5);
+  const absl::StatusOr<ScoreReply> reply = Reply(0.25);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_THAT(reply->token_rewards(), ElementsAre(2, 0.5, 1.5));
+  EXPECT_EQ(reply->reward(), 4);
+  EXPECT_EQ(reply->score(), 4);
+  EXPECT_EQ(reply->parts().at("program2"), 0.5);
+  EXPECT_EQ(reply->parts().at("program3"), 3);
+}
+
+TEST_F(TokenRewardsTest, AreMultipliedByGates) {
+  AddProgram(" said = {'token_rewards': [1, 2, 3]}", 1);
+  AddProgram(" said = {'reward': 0.5}", 1, /*of_tokens=*/false);
+  config_.mutable_source(2)->set_gate(true);
+  const absl::StatusOr<ScoreReply> reply = Reply(1);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_THAT(reply->token_rewards(), ElementsAre(0.5, 1, 2.5));
+  EXPECT_EQ(reply->reward(), 4);
+}
+
+TEST_F(TokenRewardsTest, MayBeLeftOutOfAnAnswer) {
+  AddProgram(" said = {'reward': 3, 'token_rewards': None}", 1);
+  const absl::StatusOr<ScoreReply> reply = Reply(1);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_THAT(reply->token_rewards(), ElementsAre(0, 0, 5));
+}
+
+TEST_F(TokenRewardsTest, AreNotSaidWhereNoSourceGivesThem) {
+  AddProgram(" said = {'reward': len(item.get('token_ids', []))}", 1, /*of_tokens=*/false);
+  const absl::StatusOr<ScoreReply> reply = Reply(1, {});
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_THAT(reply->token_rewards(), ElementsAre());
+  EXPECT_EQ(reply->reward(), 2);
+}
+
+TEST_F(TokenRewardsTest, ThatAreNoFiniteNumberForEachTokenAreErrorsOfTheAnswer) {
+  EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1, 2]}"),
+              AllOf(HasSubstr("sequence 7, reward \"program2\""),
+                    HasSubstr("\"token_rewards\" has 2 numbers, and the answer has 3 tokens")));
+  EXPECT_THAT(ErrorOf(" said = {'token_rewards': []}"), HasSubstr("has 0 numbers, and the answer has 3 tokens"));
+  EXPECT_THAT(ErrorOf(" said = {'token_rewards': 1}"), HasSubstr("\"token_rewards\" is \"1\", no list of numbers"));
+  EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1, 'x', 2]}"), HasSubstr("\"token_rewards\"[1] is"));
+  EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1, float('nan'), 2]}"), HasSubstr("has NaN or Infinity"));
+  EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1e300, 0, 2]}"), HasSubstr("beyond fp32"));
+  EXPECT_THAT(ErrorOf(" said = {'token_rewards': [3e38, 3e38, 0]}"), HasSubstr("add up to 6e+38"));
+  EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1, 0, 2], 'reward': 1}"),
+              HasSubstr("\"reward\" is 1, and \"token_rewards\" add up to 3"));
+  EXPECT_THAT(ErrorOf(" said = {'token_rewards': None}"), HasSubstr("has no \"reward\""));
+  EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1, 0, 2], 'reward': 3}", /*of_tokens=*/false),
+              HasSubstr("reward.source.token_rewards is false"));
+}
+
+TEST_F(TokenRewardsTest, NeedTheTextOfEachToken) {
+  AddProgram(" said = {'token_rewards': [1, 2, 3]}", 1);
+  EXPECT_THAT(std::string(Reply(1, {"yes"}).status().message()), HasSubstr("1 texts for 3 action tokens"));
 }
 
 TEST_F(ScoringTest, GivesAnswersThatAreWorthTheSameTheSame) {

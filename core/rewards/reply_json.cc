@@ -1,19 +1,27 @@
 #include "core/rewards/reply_json.h"
 
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
+#include "core/rewards/token_rewards.h"
 
 namespace quartet {
 
 using nlohmann::json;
 
-json ToJson(const Answer& answer) {
-  return {{"query", answer.query}, {"prompt", answer.prompt}, {"response", answer.response},  {"label", answer.label},
-          {"row", RowOf(answer)},  {"source", answer.source}, {"truncated", answer.truncated}};
+json ToJson(const Answer& answer, bool with_tokens) {
+  json object = {{"query", answer.query},        {"prompt", answer.prompt}, {"response", answer.response},
+                 {"label", answer.label},        {"row", RowOf(answer)},    {"source", answer.source},
+                 {"truncated", answer.truncated}};
+  if (!with_tokens) return object;
+  object["token_ids"] = answer.token_ids;
+  object["token_texts"] = answer.token_texts;
+  return object;
 }
 
 json RowOf(const Answer& answer) {
@@ -37,6 +45,20 @@ absl::StatusOr<float> ReadFinite(const json& value, std::string_view what) {
   return number;
 }
 
+absl::StatusOr<std::vector<float>> ReadFiniteList(const json& value, std::string_view what) {
+  if (!value.is_array()) {
+    return absl::InternalError(
+        absl::StrCat(std::string(what), " is ", Quoted(PrintJson(value)), ", no list of numbers"));
+  }
+  std::vector<float> numbers;
+  numbers.reserve(value.size());
+  for (const json& one : value) {
+    QUARTET_ASSIGN_OR_RETURN(numbers.emplace_back(),
+                             ReadFinite(one, absl::StrCat(std::string(what), "[", numbers.size() - 1, "]")));
+  }
+  return numbers;
+}
+
 absl::StatusOr<json> ParseReply(std::string_view reply, json::value_t type, std::string_view shape) {
   absl::StatusOr<json> parsed = ParseJson(reply, "");
   if (parsed.ok() && parsed->type() == type) return parsed;
@@ -50,7 +72,7 @@ absl::StatusOr<json> ParseReply(std::string_view reply, json::value_t type, std:
                                           std::string(parsed.status().message())));
 }
 
-absl::StatusOr<Reward> ReadReward(const json& object) {
+absl::StatusOr<Reward> ReadReward(const json& object, const Answer* of_tokens) {
   const auto error = [&object](absl::string_view wrong) {
     return absl::InternalError(absl::StrCat("the reply ", Quoted(PrintJson(object)), wrong));
   };
@@ -60,11 +82,20 @@ absl::StatusOr<Reward> ReadReward(const json& object) {
     const json& said = object["error"];
     return absl::InternalError(said.is_string() ? said.get<std::string>() : PrintJson(said));
   }
-  if (!has("reward")) {
+  if (!has("reward") && !has("token_rewards")) {
     return error(object.contains("reward") ? " has a \"reward\" that is null" : " has no \"reward\"");
   }
   Reward reward;
-  QUARTET_ASSIGN_OR_RETURN(reward.value, ReadFinite(object["reward"], "\"reward\""));
+  std::optional<float> said;
+  if (has("reward")) {
+    QUARTET_ASSIGN_OR_RETURN(said, ReadFinite(object["reward"], "\"reward\""));
+    reward.value = *said;
+  }
+  if (has("token_rewards")) {
+    if (of_tokens == nullptr) return UnexpectedTokenRewards();
+    QUARTET_ASSIGN_OR_RETURN(std::vector<float> values, ReadFiniteList(object["token_rewards"], "\"token_rewards\""));
+    QUARTET_RETURN_IF_ERROR(SetTokenRewards(*of_tokens, std::move(values), said, &reward));
+  }
   if (has("score")) {
     QUARTET_ASSIGN_OR_RETURN(reward.score, ReadFinite(object["score"], "\"score\""));
   }

@@ -4,14 +4,16 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "core/rewards/reward.h"
 
 namespace quartet {
 
-// {"query", "prompt", "response", "label", "row", "source", "truncated"}, for PrintExactJson.
-nlohmann::json ToJson(const Answer& answer);
+// {"query", "prompt", "response", "label", "row", "source", "truncated"}, for PrintExactJson; `with_tokens`: also
+// "token_ids" and "token_texts".
+nlohmann::json ToJson(const Answer& answer, bool with_tokens = false);
 // The other fields of its prompt's row, an object of ParseExactJson.
 nlohmann::json RowOf(const Answer& answer);
 // One line; bytes that are no UTF-8 are replaced.
@@ -21,9 +23,12 @@ std::string PrintJson(const nlohmann::json& json);
 // is wrong with it: NaN, say.
 absl::StatusOr<nlohmann::json> ParseReply(std::string_view reply, nlohmann::json::value_t type, std::string_view shape);
 
-// {"reward": number, "score": number?, "extra_logs": {name: number}?}. A score or logs that are null count as not
-// there. INTERNAL says what is wrong with it, or, where it is {"error": text}, that text.
-absl::StatusOr<Reward> ReadReward(const nlohmann::json& object);
+// {"reward": number, "token_rewards": [number...]?, "score": number?, "extra_logs": {name: number}?}; with
+// token_rewards the reward may be left out. What is null counts as not there. `of_tokens` is the answer, where its
+// tokens may have rewards; else null. INTERNAL says what is wrong with it, or, where it is {"error": text}, that text.
+absl::StatusOr<Reward> ReadReward(const nlohmann::json& object, const Answer* of_tokens = nullptr);
+// A list of finite numbers; `what` is named in the error (INTERNAL).
+absl::StatusOr<std::vector<float>> ReadFiniteList(const nlohmann::json& value, std::string_view what);
 
 // A finite number that fits into a float; `what` is named in the error (INTERNAL).
 absl::StatusOr<float> ReadFinite(const nlohmann::json& value, std::string_view what);

@@ -20,10 +20,13 @@ struct Answer {
   std::string query, prompt;
   // The answer without special tokens.
   std::string response;
-  std::string label;       // "": there is none
-  std::string source;      // where the prompt is from
-  std::string row;         // other fields of the prompt's row, a JSON object; "": there are none
-  int64_t tokens = 0;      // of the answer
+  std::string label;   // "": there is none
+  std::string source;  // where the prompt is from
+  std::string row;     // other fields of the prompt's row, a JSON object; "": there are none
+  int64_t tokens = 0;  // of the answer
+  // What they are, and the text of each, special tokens included; empty unless a source gives rewards of tokens.
+  std::vector<int32_t> token_ids;
+  std::vector<std::string> token_texts;
   bool truncated = false;  // it has ended at its length limit
 };
 
@@ -31,6 +34,8 @@ struct Reward {
   float value = 0;
   std::optional<float> score;               // beside it, for filtering groups
   std::map<std::string, float> extra_logs;  // further figures, by their names
+  // Of each of the answer's tokens; `value` is their sum. Empty: it is not said which tokens `value` is of.
+  std::vector<float> token_rewards = {};
 };
 
 // A source of rewards. Thread safe.

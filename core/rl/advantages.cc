@@ -43,8 +43,12 @@ std::vector<double> CompareWithinGroups(const std::vector<ScoredSequence<T>>& ba
   return rewards;
 }
 
+double Clipped(double reward, const AlgorithmConfig& algorithm) {
+  return std::clamp<double>(reward, algorithm.reward_clip_min(), algorithm.reward_clip_max());
+}
+
 struct ShapedRewards {
-  std::vector<double> values;  // what stands at the last token of each sequence
+  std::vector<double> values;  // what stands at the last token of each sequence, or at all of them together
   std::vector<bool> clipped;
 };
 
@@ -55,9 +59,18 @@ ShapedRewards ShapeRewards(const std::vector<ScoredSequence<T>>& batch, const Es
   std::vector<double>& rewards = shaped.values;
   const auto clip = [&] {
     for (size_t i = 0; i < rewards.size(); ++i) {
-      const double before = rewards[i];
-      rewards[i] = std::clamp<double>(before, algorithm.reward_clip_min(), algorithm.reward_clip_max());
-      shaped.clipped[i] = rewards[i] != before;
+      if (batch[i].token_rewards.empty()) {
+        const double before = rewards[i];
+        rewards[i] = Clipped(before, algorithm);
+        shaped.clipped[i] = rewards[i] != before;
+        continue;
+      }
+      rewards[i] = 0;
+      for (const double before : batch[i].token_rewards) {
+        const double after = Clipped(before, algorithm);
+        rewards[i] += after;
+        shaped.clipped[i] = shaped.clipped[i] || after != before;
+      }
     }
   };
   const bool by_program = how.estimator.by_program;
@@ -82,7 +95,8 @@ struct Estimates {
   std::vector<double> returns;
 };
 
-// Backwards over the tokens of a sequence, whose reward is `last` at the last one and the KL penalty at each.
+// Backwards over the tokens of a sequence, each with its own reward, or the last one with `last`, and with the KL
+// penalty.
 template <typename T>
 Estimates EstimateSequence(const ScoredSequence<T>& sequence, double last, const Estimation& how) {
   const size_t n = sequence.tokens;
@@ -91,13 +105,20 @@ Estimates EstimateSequence(const ScoredSequence<T>& sequence, double last, const
   QUARTET_CHECK(!critic || sequence.values.size() == n) << sequence.values.size() << " of " << n;
   const bool by_program = how.estimator.by_program;
   QUARTET_CHECK(!by_program || sequence.given.size() == n) << sequence.given.size() << " of " << n;
+  const std::span<const T> token_rewards = sequence.token_rewards;
+  QUARTET_CHECK(token_rewards.empty() || (token_rewards.size() == n && !how.estimator.compares()))
+      << token_rewards.size() << " of " << n;
+  const auto reward_of = [&](size_t t) {
+    if (token_rewards.empty() || by_program) return t + 1 == n ? last : 0;
+    return Clipped(token_rewards[t], how.algorithm);
+  };
   const double gamma = how.algorithm.gamma();
   const double decay = critic ? gamma * how.algorithm.lambd() : gamma;
   Estimates result{std::vector<double>(n), std::vector<double>(n)};
   double next_advantage = 0;
   double next_value = 0;
   for (size_t t = n; t-- > 0;) {
-    double reward = t + 1 == n ? last : 0;
+    double reward = reward_of(t);
     if (!sequence.kl.empty()) reward -= how.token_kl * static_cast<double>(sequence.kl[t]);
     const double value = critic ? static_cast<double>(sequence.values[t]) : 0;
     next_advantage = reward + gamma * next_value - value + decay * next_advantage;

@@ -17,6 +17,9 @@ struct ScoredSequence {
   int64_t group = 0;
   // Finite; with its length penalty (core/rl/rewards.h), before it is clipped.
   double reward = 0;
+  // What of it each token has, where sources say so; then it has no part in the result. Empty: all of it is the last
+  // one's. For estimators that do not compare rewards.
+  std::span<const T> token_rewards;
   // Action tokens; 0 is allowed: the reward counts in its group, and nothing is returned.
   size_t tokens = 0;
   // Left out of the loss, as overlong answers may be: its reward counts in its group, its advantages do not count in
@@ -35,8 +38,9 @@ struct AdvantagesAndReturns {
   std::vector<T> advantages;
   // Discounted rewards to go, less their baseline, or advantages + values with a critic; before normalisation.
   std::vector<T> returns;
-  // The scalar at the last token: the reward, less its group's baseline and with the KL penalty of a sequence where
-  // those are, clipped; the mean of what a program gives. And whether clipping has changed it, or what the program got.
+  // What stands at the tokens, without their KL penalties: the reward, less its group's baseline and with the KL
+  // penalty of a sequence where those are, clipped; the sum of tokens' rewards, each clipped; the mean of what a
+  // program gives. And whether clipping has changed it, or what the program got.
   double shaped_reward = 0;
   bool clipped = false;
 };

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -133,6 +134,35 @@ TYPED_TEST(Goldens, AdvantagesAndReturnsAreThoseOfEveryPeer) {
     const std::string name = golden["options"]["estimator"];
     ExpectGolden<TypeParam>(advantages, their_advantages, "advantages and returns, " + name, golden["peer"]);
     ExpectGolden<TypeParam>(returns, their_returns, "advantages and returns, " + name, golden["peer"]);
+  }
+}
+
+// The KL penalties on top, and each token's reward clamped, as verl and OpenRLHF do with what they are given.
+TYPED_TEST(Goldens, AdvantagesOfRewardsOfTokensAreThoseOfEveryPeer) {
+  Batch<TypeParam> batch;
+  const Ragged<TypeParam> token_rewards = Golden()["token_rewards"];
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    batch.sequences[i].token_rewards = token_rewards[i];
+    batch.sequences[i].reward = std::accumulate(token_rewards[i].begin(), token_rewards[i].end(), 0.0);
+  }
+  ASSERT_EQ(Golden()["token_reward_advantages"].size(), 10);
+  for (const json& golden : Golden()["token_reward_advantages"]) {
+    SCOPED_TRACE(golden["peer"].dump() + golden["options"].dump());
+    const std::string estimator = golden["options"]["estimator"];
+    const auto results = EstimateAdvantages(batch.sequences, Algorithm(estimator, LeavesOf(golden["options"])),
+                                            Golden()["kl_coefficient"].get<double>());
+    std::vector<TypeParam> advantages, returns;
+    std::vector<double> their_advantages, their_returns;
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (batch.sequences[i].excluded) continue;
+      Append(results[i].advantages, &advantages);
+      Append(golden["advantages"][i].get<std::vector<double>>(), &their_advantages);
+      Append(results[i].returns, &returns);
+      Append(golden["returns"][i].get<std::vector<double>>(), &their_returns);
+    }
+    const std::string name = "rewards of tokens, " + estimator;
+    ExpectGolden<TypeParam>(advantages, their_advantages, name, golden["peer"]);
+    ExpectGolden<TypeParam>(returns, their_returns, name, golden["peer"]);
   }
 }
 
@@ -297,6 +327,35 @@ TEST(Advantages, WithoutKlStandAtTheLastTokenAlone) {
       Algorithm("gae", {"reward_clip_min=-10", "reward_clip_max=10", "advantage_normalization=none"}), 0);
   EXPECT_THAT(result[0].returns, ElementsAre(10, 10, 10));
   EXPECT_THAT(result[0].advantages, ElementsAre(9.5, 9.75, 7));
+}
+
+TEST(Advantages, OfARewardOfTheLastTokenAloneAreThoseOfOneNumber) {
+  const std::vector<double> values = {0.5, 0.25, 3}, tokens = {0, 0, 50};
+  for (const AdvantageEstimator& estimator : AdvantageEstimators()) {
+    if (!estimator.takes_token_rewards() || estimator.by_program) continue;
+    const AlgorithmConfig algorithm =
+        Algorithm(std::string(estimator.name),
+                  {"gamma=0.9", "reward_clip_min=-10", "reward_clip_max=10", "advantage_normalization=none"});
+    ScoredSequence<double> sequence = {.reward = 50, .tokens = 3, .values = values};
+    const auto whole = EstimateAdvantages<double>({sequence}, algorithm, 0);
+    sequence.token_rewards = tokens;
+    const auto by_token = EstimateAdvantages<double>({sequence}, algorithm, 0);
+    EXPECT_EQ(by_token[0].advantages, whole[0].advantages) << estimator.name;
+    EXPECT_EQ(by_token[0].returns, whole[0].returns) << estimator.name;
+    EXPECT_EQ(by_token[0].shaped_reward, whole[0].shaped_reward) << estimator.name;
+    EXPECT_TRUE(by_token[0].clipped && whole[0].clipped) << estimator.name;
+  }
+}
+
+TEST(Advantages, OfRewardsOfTokensAreOfEachClipped) {
+  const std::vector<double> tokens = {1, -20, 0.5};
+  const AlgorithmConfig algorithm =
+      Algorithm("reinforce", {"reward_clip_min=-2", "reward_clip_max=0.75", "advantage_normalization=none"});
+  const auto result =
+      EstimateAdvantages<double>({{.reward = -18.5, .token_rewards = tokens, .tokens = 3}}, algorithm, 0);
+  EXPECT_THAT(result[0].advantages, ElementsAre(-0.75, -1.5, 0.5));
+  EXPECT_EQ(result[0].shaped_reward, -0.75);
+  EXPECT_TRUE(result[0].clipped);
 }
 
 TEST(Advantages, OfAGroupOfOneAreZeroWhereRewardsAreCompared) {

@@ -5,7 +5,7 @@ import os
 
 
 def reward(query, prompt, response, label, truncated, row, **_):
-    """A number, or a dict with "reward" and, if you like, "score" and "extra_logs"."""
+    """A number, or a dict with "reward" (with token_rewards: true also "token_rewards") and, if you like, "score" and "extra_logs"."""
     right = response.strip() == label.strip()
     return {"reward": 1.0 if right else -0.1 * truncated, "score": right, "extra_logs": {"length": len(response)}}
 

@@ -15,6 +15,9 @@ FUNCTION is one of FILE's, by default the only one that has one of these forms:
 --messages: TRL's function gets prompts and completions as lists of messages; a prompt is one message of the user's, with
 the text that the model has read.
 
+A list in place of an answer's number is the rewards of its tokens (reward.source { token_rewards: true }). A function that
+has parameters token_ids or token_texts is given these lists then, and TRL's `completion_ids`, as by TRL.
+
 Several answers at once come where reward.source.max_batch_size says how many. An answer that the function fails on, or
 returns None for, is an error of that answer alone, and never worth 0.
 """
@@ -33,21 +36,37 @@ class WrongLength(ValueError):
     """The function has not said which value is whose, so that asking it again for each answer would hide a fault."""
 
 
+def plain(value):
+    """Lists and numbers of what NumPy and torch return."""
+    value = value.tolist() if hasattr(value, "tolist") else value.item() if hasattr(value, "item") else value
+    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
 def numbers(values, count, name):
-    """A list of `count`, from a list or from what NumPy and torch return."""
-    values = values.tolist() if hasattr(values, "tolist") else values
-    values = list(values) if isinstance(values, (list, tuple)) else [values]
+    """A list of `count`: of numbers, or of lists of those of an answer's tokens."""
+    values = plain(values)
+    values = values if isinstance(values, list) else [values]
     if len(values) != count:
         raise WrongLength(f"{name} has {len(values)} values for {count} answers")
     # One in a list of its own is what tensors of the shape [batch, 1] become.
-    values = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values]
-    return [value.item() if hasattr(value, "item") else value for value in values]
+    return [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values]
+
+
+def reply_of(value):
+    return {"token_rewards": value} if isinstance(value, list) else {"reward": value}
+
+
+def tokens_of(function, items):
+    """What the function takes of the answers' tokens, where they are told."""
+    names = [name for name in ("token_ids", "token_texts") if name in inspect.signature(function).parameters]
+    return {name: [i[name] for i in items] for name in names if name in items[0]}
 
 
 def call_openrlhf(function, items, _):
-    result = function([i["query"] for i in items], [i["prompt"] for i in items], [i["label"] for i in items])
+    result = function([i["query"] for i in items], [i["prompt"] for i in items], [i["label"] for i in items],
+                      **tokens_of(function, items))
     result = result if isinstance(result, dict) else {"rewards": result}
-    replies = [{"reward": value} for value in numbers(result["rewards"], len(items), "rewards")]
+    replies = [reply_of(value) for value in numbers(result["rewards"], len(items), "rewards")]
     if result.get("scores") is not None:
         for reply, value in zip(replies, numbers(result["scores"], len(items), "scores")):
             reply["score"] = value
@@ -64,6 +83,9 @@ def call_trl(function, items, options):
     names = sorted({name for i in items for name in i["row"]} - {"prompts", "completions"})
     columns = {name: [i["row"].get(name) for i in items] for name in names}
     columns["label"] = [i["label"] for i in items]
+    if "token_ids" in items[0]:
+        columns["completion_ids"] = [i["token_ids"] for i in items]
+    columns.update(tokens_of(function, items))
     if options.label:
         columns[options.label] = columns["label"]
     parameters = inspect.signature(function).parameters
@@ -71,19 +93,18 @@ def call_trl(function, items, options):
         columns = {name: values for name, values in columns.items() if name in parameters}
     result = function(prompts=texts("prompt", "user"), completions=texts("response", "assistant"), **columns)
     result = asyncio.run(result) if inspect.isawaitable(result) else result
-    return [{"reward": value} for value in numbers(result, len(items), "the result")]
+    return [reply_of(value) for value in numbers(result, len(items), "the result")]
 
 
 def call_verl(function, items, _):
     replies = []
     for item in items:
         result = function(data_source=item["source"], solution_str=item["response"], ground_truth=item["label"],
-                          extra_info=item["row"].get("extra_info", item["row"]))
-        if not isinstance(result, dict):
-            replies.append({"reward": numbers(result, 1, "the result")[0]})
-            continue
-        logs = {name: v for name, v in result.items() if name != "score"}
-        replies.append({"reward": numbers(result["score"], 1, "score")[0], "extra_logs": logs})
+                          extra_info=item["row"].get("extra_info", item["row"]),
+                          **{name: values[0] for name, values in tokens_of(function, [item]).items()})
+        score = result["score"] if isinstance(result, dict) else result
+        logs = {name: v for name, v in result.items() if name != "score"} if isinstance(result, dict) else {}
+        replies.append({**reply_of(numbers([score], 1, "score")[0]), "extra_logs": logs})
     return replies
 
 
@@ -151,6 +172,9 @@ def checked(reply):
     for name in ("reward", "score"):
         if name in reply and not is_number(reply[name]):
             return {"error": f"the function has returned {reply[name]!r} as {name} of this answer, which is no number"}
+    for token, value in enumerate(reply.get("token_rewards", [])):
+        if not is_number(value):
+            return {"error": f"the function has returned {value!r} as the reward of token {token} of this answer, which is no number"}
     return {**reply, "extra_logs": {k: v for k, v in reply.get("extra_logs", {}).items() if is_number(v)}}
 
 

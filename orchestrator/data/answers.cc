@@ -1,14 +1,31 @@
 #include "orchestrator/data/answers.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "core/base/status_macros.h"
+#include "core/rewards/labels/labels.h"
+#include "core/tokenizer/token_texts.h"
 #include "orchestrator/data/reward_sources.h"
 
 namespace quartet {
+namespace {
+
+void SetTokenTexts(const Tokenizer& tokenizer, ScoreItem* item) {
+  const TokenSequence& tokens = item->tokens();
+  const std::vector<int32_t> ids(tokens.ids().begin(), tokens.ids().end());
+  const auto first = std::ranges::find(tokens.action_mask(), true) - tokens.action_mask().begin();
+  std::vector<std::string> texts = TokenTexts(tokenizer, ids, first);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (tokens.action_mask(static_cast<int>(first + i))) item->add_token_texts(std::move(texts[i]));
+  }
+}
+
+}  // namespace
 
 SamplingParams AnswerLimits(const RolloutConfig& rollout) {
   SamplingParams sampling;
@@ -38,6 +55,7 @@ ScoreItem MakeScoreItem(uint64_t index, const GeneratedSequence& answer, const P
   if (!ReadsPrompts(reward)) return item;
   item.set_prompt(prompt.text);
   item.set_row(prompt.row);
+  if (GivesTokenRewards(reward)) SetTokenTexts(tokenizer, &item);
   item.set_query(tokenizer.Decode({answer.tokens().ids().begin(), answer.tokens().ids().end()},
                                   /*skip_special_tokens=*/false));
   return item;

@@ -44,9 +44,12 @@ json Parts(const std::map<std::string, float>& parts) {
 
 json ToJson(const Experience& e, const AlgorithmConfig& algorithm) {
   const absl::StatusOr<json> row = ParseExactJson(e.prompt->row, "the row");
+  const auto clamped = [&algorithm](double reward) {
+    return std::clamp(reward, algorithm.reward_clip_min(), algorithm.reward_clip_max());
+  };
   json answer = {
       {"group", e.group},
-      {"reward", std::clamp(e.reward, algorithm.reward_clip_min(), algorithm.reward_clip_max())},
+      {"reward", clamped(e.reward)},
       {"rewards", Parts(e.reward_parts)},
       {"extra_logs", Parts(e.extra_logs)},
       {"tokens", e.action_tokens()},
@@ -58,6 +61,14 @@ json ToJson(const Experience& e, const AlgorithmConfig& algorithm) {
       {"source", e.prompt->source},
       {"row", row.ok() && row->is_object() ? *row : json::object()},
   };
+  if (!e.token_rewards.empty()) {
+    double sum = 0;
+    for (const float reward : e.token_rewards) {
+      answer["token_rewards"].push_back(clamped(Short(reward)));
+      sum += answer["token_rewards"].back().get<double>();
+    }
+    answer["reward"] = sum;
+  }
   for (const std::string& array : algorithm.advantage_command().arrays()) {
     if (array == "ids") {
       std::vector<int32_t> drawn;

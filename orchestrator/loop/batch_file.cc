@@ -34,6 +34,7 @@ class Columns {
 };
 
 constexpr std::pair<const char*, std::vector<float> Experience::*> kOfActions[] = {
+    {"token_rewards", &Experience::token_rewards},
     {"rollout_log_probs", &Experience::rollout_log_probs},
     {"sampled_log_probs", &Experience::sampled_log_probs},
     {"log_probs", &Experience::log_probs},

@@ -20,7 +20,8 @@ namespace quartet {
 //   reward, score, shaped_reward               F64 [B]
 //   ids                                        I32 [T]
 //   action_mask                                BOOL [T]
-//   rollout_log_probs, sampled_log_probs, log_probs, reference_log_probs, values, kl, advantages, returns
+//   token_rewards, rollout_log_probs, sampled_log_probs, log_probs, reference_log_probs, values, kl, advantages,
+//   returns
 //                                              F32 [A]  those that the run has
 //
 // docs/operations.md says what they are. Errors name the file.

@@ -54,6 +54,14 @@ TEST(BatchFile, HasWhatAStepLearnsFrom) {
   EXPECT_THAT(Read<float>(**file, "rollout_log_probs"), ElementsAre(-1, -2, -3));
   EXPECT_THAT(Read<float>(**file, "advantages"), ElementsAre(0.5, -0.5, -0.25));
   EXPECT_FALSE((*file)->tensors().contains("values")) << "there is no critic";
+  EXPECT_FALSE((*file)->tensors().contains("token_rewards")) << "no source gives such";
+
+  batch[0].token_rewards = {0.1f};
+  batch[1].token_rewards = {0.5f, -0.5f};
+  ASSERT_TRUE(WriteBatch(batch, path).ok());
+  const auto with = CheckpointReader::OpenFile(path);
+  ASSERT_TRUE(with.ok()) << with.status();
+  EXPECT_THAT(Read<float>(**with, "token_rewards"), ElementsAre(0.1f, 0.5f, -0.5f));
 
   EXPECT_EQ(OutputOf("python3 examples/batches/read_batch.py " + path),
             "group 0: 3 tokens, 1 of them drawn, reward 0.1, mean advantage 0.5\n"

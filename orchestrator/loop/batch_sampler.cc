@@ -129,6 +129,11 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
     e.rollout_log_probs.assign(sequence.log_probs().begin(), sequence.log_probs().end());
     e.sampled_log_probs.assign(sequence.sampled_log_probs().begin(), sequence.sampled_log_probs().end());
     e.reward = reply.reward();
+    e.token_rewards.assign(reply.token_rewards().begin(), reply.token_rewards().end());
+    if (!e.token_rewards.empty() && std::ssize(e.token_rewards) != e.action_tokens()) {
+      return absl::InternalError(absl::StrCat("the scorer gave rewards of ", e.token_rewards.size(),
+                                              " tokens to an answer of ", e.action_tokens()));
+    }
     e.score = reply.score();
     e.reward_parts.insert(reply.parts().begin(), reply.parts().end());
     e.extra_logs.insert(reply.extra_logs().begin(), reply.extra_logs().end());
@@ -137,6 +142,7 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
                                            algorithm.overlong_buffer_len(), algorithm.overlong_penalty_factor());
     e.reward_parts["overlong_penalty"] = static_cast<float>(penalty);
     e.reward = AddRewards(std::array{e.reward, penalty});
+    if (!e.token_rewards.empty()) e.token_rewards.back() += static_cast<float>(penalty);
   }
   return groups;
 }

@@ -39,6 +39,7 @@ absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coeff
     }
     scored.push_back({.group = e.group,
                       .reward = e.reward,
+                      .token_rewards = e.token_rewards,
                       .tokens = static_cast<size_t>(e.action_tokens()),
                       .excluded = e.excluded,
                       .kl = in_rewards > 0 ? std::span<const float>(e.kl) : std::span<const float>(),

@@ -40,7 +40,9 @@ struct Experience {
   std::vector<float> reference_log_probs;
   std::vector<float> values;  // before the update
   double reward = 0;          // with length penalties, before it is clamped
-  double score = 0;           // what groups are filtered by
+  // Where sources give rewards of tokens: what of it each has.
+  std::vector<float> token_rewards;
+  double score = 0;  // what groups are filtered by
   std::map<std::string, float> reward_parts;
   std::map<std::string, float> extra_logs;  // of sources that give them
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import sys
+from unittest import mock
 
 import torch
 import transformers
@@ -21,6 +22,7 @@ EXCLUDED = [False] * 6 + [True] + [False] * 5
 GROUPS = [i // SAMPLES for i in range(len(LENGTHS))]
 BETA = 0.05
 CLIP = (-1.5, 1.25)
+TOKEN_CLIP = (-0.5, 0.75)
 
 
 class Data:
@@ -42,6 +44,7 @@ class Data:
         self.rewards[4:8] = torch.tensor([1.0, 0.0, 1.0, 1.0])
         self.rewards[8:12] = 0.1  # a group without a signal, of a number that floats do not hold
         self.kl = (self.log_probs - self.reference) * self.tokens
+        self.token_rewards = steps_of(normal(rows, columns), 64) * (normal(rows, columns) > 0.5) * self.tokens
 
     def ragged(self, x):
         return [x[row, :length].tolist() for row, length in enumerate(LENGTHS)]
@@ -97,6 +100,39 @@ def verl_advantages(d):
            None)
 
 
+def openrlhf_rewards_of_tokens(r, kl_coef, kl, action_mask=None, reward_clip_range=None):
+    """Its compute_reward, which clamps what it is given whatever the shape, without the place that it gives a number."""
+    r = r if reward_clip_range is None else r.clamp(min=reward_clip_range[0], max=reward_clip_range[1])
+    return r - kl_coef * kl
+
+
+def token_reward_advantages(d):
+    """Where each token has a reward of its own: verl's token_level_scores, and OpenRLHF's returns of such."""
+    shaped = d.token_rewards - BETA * d.kl
+    for gamma, lambd in ((1.0, 1.0), (0.99, 0.95)):
+        yield ("verl", {"estimator": "gae", "gamma": gamma, "lambda": lambd, "whitening_variance": "unbiased"},
+               *verl_algos.compute_gae_advantage_return(shaped, d.values, d.mask, gamma, lambd))
+    for gamma in (1.0, 0.97):
+        yield ("verl", {"estimator": "reinforce_plus_plus", "gamma": gamma, "whitening_variance": "unbiased"},
+               *verl_algos.compute_reinforce_plus_plus_outcome_advantage(shaped, d.mask, config=box(gamma=gamma)))
+    for (estimator, gamma, lambd), clip in itertools.product(
+            [("gae", 0.99, 0.95), ("reinforce", 1.0, 1.0), ("reinforce", 0.97, 1.0)], [None, TOKEN_CLIP]):
+        maker = object.__new__(openrlhf_maker.RemoteExperienceMaker)
+        maker.strategy = box(args=box(
+            rollout=box(n_samples_per_prompt=SAMPLES, max_new_tokens=8), data=box(max_len=8),
+            reward=box(clip_range=clip, overlong_buffer_len=None, stop_properly_penalty_coef=None),
+            algo=box(advantage=box(estimator=estimator, gamma=gamma, lambd=lambd, no_std_norm=False))))
+        maker.advantage_estimator, maker.kl_ctl = estimator, box(value=BETA)
+        batch = openrlhf_experience.Experience(
+            index=list(range(len(LENGTHS))), rewards=d.rewards.clone(), action_mask=d.mask, values=d.values.clone(),
+            kl=d.kl.clone(), info={})
+        of_tokens = lambda r, *rest, **more: openrlhf_rewards_of_tokens(d.token_rewards, *rest, **more)
+        with mock.patch.object(openrlhf_maker, "compute_reward", of_tokens):
+            batch, = maker.compute_advantages_and_returns([batch])
+        options = {"estimator": estimator, "gamma": gamma, "lambda": lambd}
+        yield "OpenRLHF", {**options, "clip": clip} if clip else options, batch.advantages, batch.returns
+
+
 def trl_advantages(d):
     code = cut(trl_grpo.GRPOTrainer._generate_and_score_completions, "if self.multi_objective_aggregation ==",
                "elif self.multi_objective_aggregation ==")
@@ -131,13 +167,16 @@ def nemo_advantages(d):
                        "kl_coefficient": 0}, torch.tensor(advantages)[:, None].expand_as(d.mask), None)
 
 
-def advantages(d):
-    for peer, options, a, r in itertools.chain(openrlhf_advantages(d), verl_advantages(d), trl_advantages(d),
-                                               nemo_advantages(d)):
+def cases(d, found):
+    for peer, options, a, r in found:
         case = {"peer": peer, "options": options, "advantages": d.ragged(a)}
         if r is not None:
             case["returns"] = d.ragged(r)
         yield case
+
+
+def advantages(d):
+    return cases(d, itertools.chain(openrlhf_advantages(d), verl_advantages(d), trl_advantages(d), nemo_advantages(d)))
 
 
 def kl(d):
@@ -220,8 +259,9 @@ def main(out):
     result = {
         "log_probs": d.ragged(d.log_probs), "reference_log_probs": d.ragged(d.reference),
         "far_log_probs": d.ragged(d.far), "values": d.ragged(d.values), "rewards": d.rewards, "groups": GROUPS,
-        "excluded": EXCLUDED, "kl_coefficient": BETA, "losses": d.ragged(steps_of(d.values.abs(), 64)),
-        "advantages": list(advantages(d)), "kl": list(kl(d)), "kl_means": list(kl_means(d)),
+        "token_rewards": d.ragged(d.token_rewards), "excluded": EXCLUDED, "kl_coefficient": BETA, "losses": d.ragged(steps_of(d.values.abs(), 64)),
+        "advantages": list(advantages(d)), "token_reward_advantages": list(cases(d, token_reward_advantages(d))),
+        "kl": list(kl(d)), "kl_means": list(kl_means(d)),
         "kl_controllers": list(controllers()), "length_penalties": length_penalties(),
         "aggregations": list(aggregations(d)), "learning_rates": list(learning_rates())}
     with open(out, "w") as file:

@@ -12,6 +12,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
+#include "core/rl/options/estimators.h"
 
 namespace quartet {
 namespace {
@@ -68,6 +69,7 @@ absl::Status CheckEffects(int i, const RewardSource& s) {
       {"workers", s.has_workers(), remote || command || code, "remote_url, command and code"},
       {"timeout_seconds", s.has_timeout_seconds(), remote || command || code, "remote_url, command and code"},
       {"max_tries", s.has_max_tries(), remote || command || code, "remote_url, command and code"},
+      {"token_rewards", s.token_rewards(), remote || command, "remote_url and command"},
       {"memory_limit_bytes", s.has_memory_limit_bytes(), command || code, "command and code"},
       {"reasoning_delimiter", !s.reasoning_delimiter().empty(), judges_texts, kTexts},
       {"gate", s.gate(), judges_texts, kTexts},
@@ -156,9 +158,51 @@ absl::Status CheckSource(int i, const RewardSource& s) {
     return Bad(FieldOf(i, "weight"), absl::StrCat(s.weight()),
                "it must be 1 of a gate, which multiplies the others' sum");
   }
+  if (s.token_rewards()) {
+    const auto refused = [&](absl::string_view leaf, absl::string_view why) {
+      return Bad(FieldOf(i, "token_rewards"), "true", absl::StrCat("it must be false with ", FieldOf(i, leaf), why));
+    };
+    if (s.gate()) return refused("gate", ", whose value is one number");
+    if (!s.reasoning_delimiter().empty()) {
+      return refused("reasoning_delimiter", ", with which the source is not told the whole answer");
+    }
+  }
   if (!s.rule().empty()) return CheckRule(i, s);
   if (!s.remote_url().empty()) QUARTET_RETURN_IF_ERROR(CheckUrls(i, s));
   return CheckWork(i, s);
+}
+
+}  // namespace
+
+namespace {
+
+// That what sources say of tokens reaches them.
+absl::Status CheckTokenRewards(const RunConfig& c) {
+  const auto& sources = c.reward().source();
+  const auto found = std::ranges::find_if(sources, [](const RewardSource& s) { return s.token_rewards(); });
+  if (found == sources.end()) return absl::OkStatus();
+  const std::string field = FieldOf(static_cast<int>(found - sources.begin()), "token_rewards");
+  const AlgorithmConfig& a = c.algorithm();
+  if (!EstimatorOf(a).takes_token_rewards()) {
+    std::vector<std::string> takers;
+    for (const AdvantageEstimator& estimator : AdvantageEstimators()) {
+      if (estimator.takes_token_rewards()) takers.push_back(absl::StrCat("\"", std::string(estimator.name), "\""));
+    }
+    return Bad(field, "true",
+               absl::StrCat("it must be false with algorithm.advantage_estimator \"", a.advantage_estimator(),
+                            "\", which compares answers by one number each; those that take rewards of tokens are ",
+                            absl::StrJoin(takers, ", ")));
+  }
+  // Most tokens have none.
+  if (a.reward_clip_min() > 0) {
+    return Bad("algorithm.reward_clip_min", absl::StrCat(a.reward_clip_min()),
+               absl::StrCat("it must be at most 0 with ", field, ": each token's reward is clamped, and many are 0"));
+  }
+  if (a.reward_clip_max() < 0) {
+    return Bad("algorithm.reward_clip_max", absl::StrCat(a.reward_clip_max()),
+               absl::StrCat("it must be at least 0 with ", field, ": each token's reward is clamped, and many are 0"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -179,6 +223,7 @@ absl::Status CheckReward(const RunConfig& c) {
   if (!any_added) {
     return absl::InvalidArgumentError("reward.source: all are gates, and there is no sum that they multiply");
   }
+  QUARTET_RETURN_IF_ERROR(CheckTokenRewards(c));
   if (!any_model) {
     constexpr char kNoModel[] = "no reward.source is a model";
     if (w.has_micro_rollout_batch_size()) return NoEffect("reward.micro_rollout_batch_size", kNoModel);

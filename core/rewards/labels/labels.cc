@@ -15,6 +15,10 @@ bool IsFor(const RewardSource& source, const std::string& prompt_source) {
   return source.only().empty() || std::ranges::find(source.only(), prompt_source) != source.only().end();
 }
 
+bool GivesTokenRewards(const RewardConfig& config) {
+  return std::ranges::any_of(config.source(), [](const RewardSource& source) { return source.token_rewards(); });
+}
+
 absl::Status CheckAnyAdds(const RewardConfig& config, const std::string& prompt_source) {
   const auto adds = [&](const RewardSource& source) { return !source.gate() && IsFor(source, prompt_source); };
   if (config.source().empty() || std::ranges::any_of(config.source(), adds)) return absl::OkStatus();

@@ -19,6 +19,9 @@ inline constexpr char kUnfinishedReasoning[] = "unfinished_reasoning";
 // Whether the source is for prompts from `prompt_source` (reward.source.only).
 bool IsFor(const RewardSource& source, const std::string& prompt_source);
 
+// Whether any source is told answers' tokens, and may give each a reward (reward.source.token_rewards).
+bool GivesTokenRewards(const RewardConfig& config);
+
 // INVALID_ARGUMENT: none of the sources that add to a reward, as gates do not, is for prompts from `prompt_source`,
 // whose answers would all be worth 0.
 absl::Status CheckAnyAdds(const RewardConfig& config, const std::string& prompt_source);

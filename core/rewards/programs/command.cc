@@ -20,7 +20,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostReplyBytes = 1 << 20;
+constexpr size_t kMostReplyBytes = 1 << 20;  // of one answer, and for each of its tokens
+constexpr size_t kMostBytesOfANumber = 32;
 
 absl::StatusOr<std::unique_ptr<PipedProcess>> Begin(const CommandOptions& options) {
   PipedProcessOptions start;
@@ -72,13 +73,14 @@ class Command final : public RewardFunction {
       QUARTET_ASSIGN_OR_RETURN(program.process, Begin(options_));
     }
     json questions = json::array();
+    size_t most_reply_bytes = kMostReplyBytes * answers.size();
     for (const Answer* answer : answers) {
-      questions.push_back(ToJson(*answer));
+      questions.push_back(ToJson(*answer, options_.token_rewards));
+      most_reply_bytes += kMostBytesOfANumber * answer->token_ids.size();
       questions.back()["id"] = ++asked_;
     }
-    const absl::StatusOr<std::string> reply =
-        program.process->Ask(PrintExactJson(options_.in_lists ? questions : questions.front()),
-                             kMostReplyBytes * answers.size(), deadline, stop);
+    const absl::StatusOr<std::string> reply = program.process->Ask(
+        PrintExactJson(options_.in_lists ? questions : questions.front()), most_reply_bytes, deadline, stop);
     if (absl::IsDeadlineExceeded(reply.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout), " (timeout_seconds)"));
@@ -99,7 +101,7 @@ class Command final : public RewardFunction {
                                                questions[i]["id"].dump(),
                                                ": it has answered one twice, or not at all, or in another order"));
       }
-      rewards.push_back(ReadReward(one));
+      rewards.push_back(ReadReward(one, options_.token_rewards ? answers[i] : nullptr));
       if (named || !rewards.back().ok()) {
         program.names_any |= named;
         continue;

@@ -17,6 +17,7 @@ struct CommandOptions {
   absl::Duration timeout = absl::Seconds(30);  // of one line; for the first of a process, with its start
   int64_t memory_limit_bytes = 0;              // address space; 0: none
   bool in_lists = false;                       // a line has the answers of one call of Score, not one alone
+  bool token_rewards = false;                  // it is told the tokens, and may give each a reward
 };
 
 // A process for each thread that calls Score, started when it is first needed; one that fails is killed, and another

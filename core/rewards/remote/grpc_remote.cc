@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "core/base/status_macros.h"
 #include "core/rewards/remote/in_parts.h"
 #include "core/rewards/remote/remote.h"
+#include "core/rewards/token_rewards.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "proto/reward.grpc.pb.h"
@@ -46,7 +48,8 @@ Server Connect(const std::string& url) {
   return server;
 }
 
-absl::StatusOr<Reward> Read(const RewardResult& result) {
+// `of_tokens`: as ReadReward's.
+absl::StatusOr<Reward> Read(const RewardResult& result, const Answer* of_tokens) {
   if (!result.error().empty()) return absl::InternalError(result.error());
   Reward reward;
   reward.value = result.reward();
@@ -56,6 +59,15 @@ absl::StatusOr<Reward> Read(const RewardResult& result) {
     return std::isfinite(value) ? absl::OkStatus() : absl::InternalError(absl::StrCat(name, " is ", value));
   };
   QUARTET_RETURN_IF_ERROR(check("reward", reward.value));
+  if (!result.token_rewards().empty()) {
+    if (of_tokens == nullptr) return UnexpectedTokenRewards();
+    for (int t = 0; t < result.token_rewards_size(); ++t) {
+      QUARTET_RETURN_IF_ERROR(check(absl::StrCat("token_rewards[", t, "]"), result.token_rewards(t)));
+    }
+    const std::optional<float> said = result.has_reward() ? std::optional<float>(result.reward()) : std::nullopt;
+    QUARTET_RETURN_IF_ERROR(
+        SetTokenRewards(*of_tokens, {result.token_rewards().begin(), result.token_rewards().end()}, said, &reward));
+  }
   QUARTET_RETURN_IF_ERROR(check("score", reward.score.value_or(0)));
   for (const auto& [name, value] : reward.extra_logs) QUARTET_RETURN_IF_ERROR(check(name, value));
   return reward;
@@ -63,7 +75,7 @@ absl::StatusOr<Reward> Read(const RewardResult& result) {
 
 class GrpcRemote final : public RewardFunction {
  public:
-  explicit GrpcRemote(const RemoteOptions& options) : timeout_(options.timeout) {
+  explicit GrpcRemote(const RemoteOptions& options) : timeout_(options.timeout), token_rewards_(options.token_rewards) {
     for (const std::string& url : options.urls) servers_.push_back(Connect(url));
     if (!options.api_key.empty()) authorization_ = absl::StrCat("Bearer ", options.api_key);
   }
@@ -92,6 +104,9 @@ class GrpcRemote final : public RewardFunction {
       item.set_label(answer->label);
       item.set_truncated(answer->truncated);
       item.set_row(answer->row);
+      if (!token_rewards_) continue;
+      item.mutable_token_ids()->Assign(answer->token_ids.begin(), answer->token_ids.end());
+      item.mutable_token_texts()->Assign(answer->token_texts.begin(), answer->token_texts.end());
     }
     grpc::ClientContext context;
     context.set_deadline(FromNow(timeout_));
@@ -123,11 +138,15 @@ class GrpcRemote final : public RewardFunction {
     }
     if (!status.ok()) return {Prefixed(server.url, status), smaller};
     std::vector<absl::StatusOr<Reward>> rewards;
-    for (const RewardResult& result : reply.results()) rewards.push_back(Prefixed(server.url, Read(result)));
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const Answer* const of_tokens = token_rewards_ ? answers[i] : nullptr;
+      rewards.push_back(Prefixed(server.url, Read(reply.results(static_cast<int>(i)), of_tokens)));
+    }
     return {std::move(rewards)};
   }
 
   const absl::Duration timeout_;
+  const bool token_rewards_;
   std::vector<Server> servers_;
   std::string authorization_;
   std::atomic<size_t> next_ = 0;

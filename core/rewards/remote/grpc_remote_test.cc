@@ -45,6 +45,12 @@ class GrpcServer final : public RewardModel::Service {
       (*result.mutable_extra_logs())["key"] =
           key != context->client_metadata().end() && key->second == "Bearer secret" ? 1 : 0;
       (*result.mutable_extra_logs())["query"] = item.query() == item.prompt() + item.response() ? 1 : 0;
+      if (item.label() == "tokens") result.clear_reward();
+      for (int t = 0; t < item.token_ids_size() && item.label() != "whole"; ++t) {
+        result.add_token_rewards(static_cast<float>(item.token_ids(t)) + (item.token_texts(t) == "b" ? 0.5f : 0));
+      }
+      if (item.label() == "unasked") result.add_token_rewards(1);
+      if (item.label() == "nan token") result.set_token_rewards(1, std::numeric_limits<float>::quiet_NaN());
       if (item.label() == "error") result.set_error("cannot judge this");
       if (item.label() == "nan") result.set_reward(std::numeric_limits<float>::quiet_NaN());
     }
@@ -90,6 +96,27 @@ TEST(GrpcRemote, BringsRewardsScoresAndFigures) {
               AllOf(HasSubstr("cannot judge this"), HasSubstr(server.url())));
   ASSERT_TRUE(rewards[2].ok());
   EXPECT_EQ(rewards[2]->score, 0.25f);
+}
+
+TEST(GrpcRemote, BringsRewardsOfTokens) {
+  const GrpcServer server;
+  const auto ask = [&](const std::string& label, bool of_tokens = true) {
+    Answer answer = GrpcAnswer("ab", label);
+    answer.tokens = 2;
+    answer.token_ids = {5, 6};
+    answer.token_texts = {"a", "b"};
+    return AskGrpc({.urls = {server.url()}, .token_rewards = of_tokens}, {answer}).at(0);
+  };
+  const absl::StatusOr<Reward> reward = ask("tokens");
+  ASSERT_TRUE(reward.ok()) << reward.status();
+  EXPECT_THAT(reward->token_rewards, testing::ElementsAre(5, 6.5));
+  EXPECT_EQ(reward->value, 11.5);
+  EXPECT_EQ(ask("whole")->value, 2);
+  EXPECT_EQ(ask("", /*of_tokens=*/false)->value, 2) << "it is not told the tokens";
+  EXPECT_THAT(std::string(ask("").status().message()), HasSubstr("\"reward\" is 2, and"));
+  EXPECT_THAT(std::string(ask("unasked").status().message()), HasSubstr("has 3 numbers, and the answer has 2 tokens"));
+  EXPECT_THAT(std::string(ask("unasked", false).status().message()), HasSubstr("token_rewards is false"));
+  EXPECT_THAT(std::string(ask("nan token").status().message()), HasSubstr("token_rewards[1] is nan"));
 }
 
 TEST(GrpcRemote, AsksServersInTurn) {

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +19,7 @@
 #include "core/rewards/remote/in_parts.h"
 #include "core/rewards/remote/remote.h"
 #include "core/rewards/reply_json.h"
+#include "core/rewards/token_rewards.h"
 
 namespace quartet {
 namespace {
@@ -120,11 +123,14 @@ class HttpRemote final : public RewardFunction {
       request["prompts"].push_back(answer->prompt);
       request["labels"].push_back(answer->label);
       request["rows"].push_back(RowOf(*answer));
+      if (!options_.token_rewards) continue;
+      request["token_ids"].push_back(answer->token_ids);
+      request["token_texts"].push_back(answer->token_texts);
     }
     Asked::Smaller smaller = Asked::Smaller::kNone;
     const absl::StatusOr<std::string> reply = Post(url, PrintExactJson(request), answers.size(), stop, &smaller);
     absl::StatusOr<std::vector<absl::StatusOr<Reward>>> rewards =
-        reply.ok() ? ReadReply(*reply, answers.size()) : reply.status();
+        reply.ok() ? ReadReply(*reply, answers) : reply.status();
     if (!rewards.ok()) return {Prefixed(url, rewards.status()), smaller};
     for (absl::StatusOr<Reward>& reward : *rewards) reward = Prefixed(url, std::move(reward));
     return {std::move(rewards)};
@@ -212,37 +218,52 @@ class HttpRemote final : public RewardFunction {
     return values[i];
   }
 
-  static absl::StatusOr<std::vector<absl::StatusOr<Reward>>> ReadReply(const std::string& text, size_t count) {
+  absl::StatusOr<std::vector<absl::StatusOr<Reward>>> ReadReply(const std::string& text,
+                                                                std::span<const Answer* const> answers) const {
+    const size_t count = answers.size();
     QUARTET_ASSIGN_OR_RETURN(const json reply, ParseReply(text, json::value_t::object, "with \"rewards\""));
-    if (!reply.contains("rewards")) {
+    const bool has_tokens = reply.contains("token_rewards") && !reply["token_rewards"].is_null();
+    if (has_tokens && !options_.token_rewards) return UnexpectedTokenRewards();
+    if (!reply.contains("rewards") && !has_tokens) {
       return absl::InternalError(absl::StrCat("the reply ", Quoted(text), " has no \"rewards\""));
     }
-    const bool has_scores = reply.contains("scores") && !reply["scores"].is_null();
+    // A list of another length is the whole reply's error, a number that is none its answer's own.
+    const auto element = [&](const char* key, size_t i) -> absl::StatusOr<json> {
+      if (!reply.contains(key) || (reply[key].is_null() && std::string_view(key) != "rewards")) return json();
+      return Element(reply[key], key, i, count);
+    };
+    if (has_tokens && !reply["token_rewards"].is_array()) return absl::InternalError("\"token_rewards\" is no list");
     const bool has_logs = reply.contains("extra_logs") && !reply["extra_logs"].is_null();
     if (has_logs && !reply["extra_logs"].is_object()) return absl::InternalError("\"extra_logs\" is no object");
     std::vector<absl::StatusOr<Reward>> rewards;
     for (size_t i = 0; i < count; ++i) {
-      // A list of another length is the whole reply's error, a number that is none its answer's own.
-      QUARTET_ASSIGN_OR_RETURN(const json value, Element(reply["rewards"], "rewards", i, count));
-      json score;
-      if (has_scores) {
-        QUARTET_ASSIGN_OR_RETURN(score, Element(reply["scores"], "scores", i, count));
-      }
+      QUARTET_ASSIGN_OR_RETURN(const json value, element("rewards", i));
+      QUARTET_ASSIGN_OR_RETURN(const json of_tokens, element("token_rewards", i));
+      QUARTET_ASSIGN_OR_RETURN(const json score, element("scores", i));
       std::map<std::string, json> logs;
       if (has_logs) {
         for (const auto& [name, values] : reply["extra_logs"].items()) {
           QUARTET_ASSIGN_OR_RETURN(logs[name], Element(values, name, i, count));
         }
       }
-      rewards.push_back(ReadOne(value, score, logs));
+      rewards.push_back(ReadOne(*answers[i], value, of_tokens, score, logs));
     }
     return rewards;
   }
 
-  static absl::StatusOr<Reward> ReadOne(const json& value, const json& score, const std::map<std::string, json>& logs) {
-    if (value.is_null()) return absl::InternalError("its reward is null");
+  static absl::StatusOr<Reward> ReadOne(const Answer& answer, const json& value, const json& of_tokens,
+                                        const json& score, const std::map<std::string, json>& logs) {
+    if (value.is_null() && of_tokens.is_null()) return absl::InternalError("its reward is null");
     Reward reward;
-    QUARTET_ASSIGN_OR_RETURN(reward.value, ReadFinite(value, "\"rewards\""));
+    std::optional<float> said;
+    if (!value.is_null()) {
+      QUARTET_ASSIGN_OR_RETURN(said, ReadFinite(value, "\"rewards\""));
+      reward.value = *said;
+    }
+    if (!of_tokens.is_null()) {
+      QUARTET_ASSIGN_OR_RETURN(std::vector<float> values, ReadFiniteList(of_tokens, "\"token_rewards\""));
+      QUARTET_RETURN_IF_ERROR(SetTokenRewards(answer, std::move(values), said, &reward));
+    }
     if (!score.is_null()) {
       QUARTET_ASSIGN_OR_RETURN(reward.score, ReadFinite(score, "\"scores\""));
     }

@@ -57,6 +57,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif name == "request":
             wanted = {"query": ["Q? 1<end>"], "prompts": ["Q? "], "labels": ["one"], "rows": [{"level": 1}]}
             reply = json.dumps({"rewards": float(json.loads(body) == wanted)})
+        elif name == "tokens":
+            asked = json.loads(body)
+            values = [[i + (t == "b") / 2 for i, t in zip(*two)] for two in zip(asked["token_ids"], asked["token_texts"])]
+            reply = json.dumps({"token_rewards": values})
         elif name.isdigit(): reply = "it is " + name
         else:
             import urllib.parse
@@ -186,6 +190,34 @@ TEST(HttpRemote, TakesNoReplyThatSaysNoNumber) {
   EXPECT_THAT(message("{\"rewards\":[\"1\"]}"), HasSubstr("no number"));
   EXPECT_THAT(message("{\"rewards\":[1],\"scores\":[1,1]}"), HasSubstr("\"scores\" has 2 elements"));
   EXPECT_THAT(message("{\"rewards\":[1],\"extra_logs\":3}"), HasSubstr("\"extra_logs\""));
+}
+
+TEST(HttpRemote, BringsRewardsOfTokens) {
+  const auto ask = [](const std::string& path, bool of_tokens = true) {
+    std::vector<Answer> answers(2, Of("ab", ""));
+    for (Answer& answer : answers) {
+      answer.tokens = 2;
+      answer.token_ids = {5, 6};
+      answer.token_texts = {"a", "b"};
+    }
+    return Ask({.urls = {OddServer().url("/" + path)}, .token_rewards = of_tokens}, answers);
+  };
+  for (const absl::StatusOr<Reward>& reward : ask("tokens")) {
+    ASSERT_TRUE(reward.ok()) << reward.status();
+    EXPECT_THAT(reward->token_rewards, testing::ElementsAre(5, 6.5));
+    EXPECT_EQ(reward->value, 11.5);
+  }
+  const auto some = ask("{\"rewards\":[3,4],\"token_rewards\":[null,[1,2]]}");
+  EXPECT_EQ(some[0]->value, 3);
+  EXPECT_TRUE(some[0]->token_rewards.empty());
+  EXPECT_THAT(std::string(some[1].status().message()), HasSubstr("\"reward\" is 4, and"));
+  EXPECT_THAT(std::string(ask("{\"token_rewards\":[[1],[1,2]]}")[0].status().message()),
+              HasSubstr("has 1 numbers, and the answer has 2 tokens"));
+  EXPECT_THAT(std::string(ask("{\"token_rewards\":[null,[1,2]]}")[0].status().message()), HasSubstr("is null"));
+  EXPECT_THAT(std::string(ask("{\"token_rewards\":[[1,2]]}")[0].status().message()), HasSubstr("has 1 elements for 2"));
+  EXPECT_THAT(std::string(ask("{\"token_rewards\":7}")[0].status().message()), HasSubstr("is no list"));
+  EXPECT_THAT(std::string(ask("{\"rewards\":[1,2],\"token_rewards\":[[1],[2]]}", false)[0].status().message()),
+              HasSubstr("token_rewards is false"));
 }
 
 TEST(HttpRemote, SaysThatNobodyListensOrAnswersInTime) {

@@ -27,6 +27,8 @@ struct AdvantageEstimator {
   // A reward is compared with those of its group. In a group of one it has nothing to be compared with: the advantage,
   // before token KL and normalisation, is 0 (TRL, NeMo-RL; verl takes the reward itself).
   bool compares() const { return compare != nullptr; }
+  // Each token may have a reward of its own; else an answer has one number.
+  bool takes_token_rewards() const { return !compares(); }
   // An answer's tokens share one number, so that nothing is discounted.
   bool is_of_whole_answers() const { return compares() || by_program; }
 };
