@@ -45,11 +45,13 @@ std::vector<std::string> ConfigurationWarnings(const RunConfig& config) {
 std::string StepWarnings::WhyIdle(const Metrics& metrics) const {
   const AlgorithmConfig& algorithm = config_.algorithm();
   const auto is = [&](const char* name, double value) { return metrics.Get(name) == value; };
+  // Answers of equal sums may teach which of their tokens are worth more.
+  const bool tells_by_sums = !GivesTokenRewards(config_.reward());
   if (is("response_length/excluded", 1)) {
     return absl::StrCat("every answer was cut off at rollout.generate_max_len (", config_.rollout().generate_max_len(),
                         ") and is left out of the loss (algorithm.overlong_filtering)");
   }
-  if (is("reward/std", 0)) {
+  if (tells_by_sums && is("reward/std", 0)) {
     const auto& sources = config_.reward().source();
     if (!sources.empty() &&
         std::ranges::all_of(sources, [](const auto& source) { return source.weight() == 0 || source.gate(); })) {
@@ -68,7 +70,7 @@ std::string StepWarnings::WhyIdle(const Metrics& metrics) const {
         "at all?",
         metrics.Get("reward/mean").value_or(0));
   }
-  if (is("reward/shaped_std", 0) || is("reward/groups_without_signal", 1)) {
+  if (tells_by_sums && (is("reward/shaped_std", 0) || is("reward/groups_without_signal", 1))) {
     if (metrics.Get("reward/clipped").value_or(0) > 0) {
       return absl::StrFormat(
           "rewards differ, and are equal once they are clipped (algorithm.reward_clip_min and _max, %g and %g)",

@@ -71,6 +71,9 @@ TEST(Warnings, SayWhyNothingIsLearned) {
     return all;
   };
   EXPECT_THAT(said({}, learning), IsEmpty());
+  EXPECT_THAT(said({"reward.source.command=judge", "reward.source.0.token_rewards=true"},
+                   with({{"reward/std", 0}, {"reward/shaped_std", 0}})),
+              IsEmpty());
   EXPECT_THAT(said({}, with({{"reward/shaped_std", 0}})),
               ElementsAre(HasSubstr("equal once they are clipped (algorithm.reward_clip_min and _max, -10 and 10)")));
   EXPECT_THAT(said({}, with({{"reward/groups_without_signal", 1}, {"reward/clipped", 0}})),

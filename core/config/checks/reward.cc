@@ -172,10 +172,6 @@ absl::Status CheckSource(int i, const RewardSource& s) {
   return CheckWork(i, s);
 }
 
-}  // namespace
-
-namespace {
-
 // That what sources say of tokens reaches them.
 absl::Status CheckTokenRewards(const RunConfig& c) {
   const auto& sources = c.reward().source();

@@ -229,7 +229,8 @@ class HttpRemote final : public RewardFunction {
     }
     // A list of another length is the whole reply's error, a number that is none its answer's own.
     const auto element = [&](const char* key, size_t i) -> absl::StatusOr<json> {
-      if (!reply.contains(key) || (reply[key].is_null() && std::string_view(key) != "rewards")) return json();
+      const bool may_be_null = has_tokens || std::string_view(key) != "rewards";
+      if (!reply.contains(key) || (reply[key].is_null() && may_be_null)) return json();
       return Element(reply[key], key, i, count);
     };
     if (has_tokens && !reply["token_rewards"].is_array()) return absl::InternalError("\"token_rewards\" is no list");

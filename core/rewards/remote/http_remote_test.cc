@@ -207,6 +207,7 @@ TEST(HttpRemote, BringsRewardsOfTokens) {
     EXPECT_THAT(reward->token_rewards, testing::ElementsAre(5, 6.5));
     EXPECT_EQ(reward->value, 11.5);
   }
+  EXPECT_EQ(ask("{\"rewards\":null,\"token_rewards\":[[1,2],[1,3]]}")[1]->value, 4);
   const auto some = ask("{\"rewards\":[3,4],\"token_rewards\":[null,[1,2]]}");
   EXPECT_EQ(some[0]->value, 3);
   EXPECT_TRUE(some[0]->token_rewards.empty());
