@@ -12,10 +12,14 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <map>
+#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,6 +33,7 @@
 #include "core/base/status_macros.h"
 #include "core/http/connections.h"
 #include "core/http/disconnect_watcher.h"
+#include "core/http/library_errors.h"
 #include "core/network/local_users.h"
 
 namespace quartet {
@@ -43,6 +48,8 @@ constexpr size_t kBlockBytes = 16 << 10;
 constexpr size_t kHeaderBytes = 64 << 10;
 // A connection on which nothing moves is closed after so long, unless the handler is at work.
 constexpr unsigned kIdleSeconds = 60;
+// So often those that are overdue are looked for.
+constexpr std::chrono::seconds kOverdueEvery{1};
 // Of the body of a request that is refused, that are read for the client to read the answer.
 constexpr int64_t kMostDroppedBytes = int64_t{256} << 20;
 // Headers of which a second one says something else, to one who reads the first, than to one who reads the last.
@@ -209,8 +216,11 @@ class HttpServerImpl final : public HttpServer {
         handler_(handler),
         bodies_(options.max_bodies_bytes),
         connections_(options.max_requests + kOtherConnections),
-        pace_(options, &connections_) {}
+        pace_(options, &connections_),
+        library_errors_(options.malformed) {}
   ~HttpServerImpl() override {
+    overdue_ = {};  // which ends it
+    library_errors_.AwaitEnds();
     if (daemon_ != nullptr) MHD_stop_daemon(daemon_);  // which closes the socket
   }
 
@@ -226,14 +236,18 @@ class HttpServerImpl final : public HttpServer {
     more.push_back({MHD_OPTION_END, 0, nullptr});
     const int connections = options_.max_requests + kOtherConnections + kClosingConnections;
     RaiseFileLimit(connections + 1024);
-    daemon_ = MHD_start_daemon(
-        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | (tls ? MHD_USE_TLS : 0), 0,
-        nullptr, nullptr, &HttpServerImpl::Handle, this, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-        static_cast<unsigned>(connections), MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, kHeaderBytes, MHD_OPTION_NOTIFY_COMPLETED, &HttpServerImpl::Completed, this,
-        MHD_OPTION_NOTIFY_CONNECTION, &HttpServerImpl::OpenedOrClosed, this, MHD_OPTION_ARRAY, more.data(),
-        MHD_OPTION_END);
-    if (daemon_ != nullptr) return absl::OkStatus();
+    daemon_ = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
+                                   LibraryErrors::kFlag | (tls ? MHD_USE_TLS : 0),
+                               0, nullptr, nullptr, &HttpServerImpl::Handle, this, MHD_OPTION_ARRAY,
+                               library_errors_.options(), MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+                               static_cast<unsigned>(connections), MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,
+                               MHD_OPTION_CONNECTION_MEMORY_LIMIT, kHeaderBytes, MHD_OPTION_NOTIFY_COMPLETED,
+                               &HttpServerImpl::Completed, this, MHD_OPTION_NOTIFY_CONNECTION,
+                               &HttpServerImpl::OpenedOrClosed, this, MHD_OPTION_ARRAY, more.data(), MHD_OPTION_END);
+    if (daemon_ != nullptr) {
+      overdue_ = std::jthread([this](const std::stop_token& stop) { CloseOverdue(stop); });
+      return absl::OkStatus();
+    }
     close(fd);
     return absl::InvalidArgumentError(
         absl::StrCat("cannot start the HTTP server on ", address_.ToString(),
@@ -273,7 +287,6 @@ class HttpServerImpl final : public HttpServer {
     auto* incoming = static_cast<Incoming*>(*state);
     connections_.Moved(connection);
     if (incoming == nullptr) {
-      connections_.CloseOverdue(Connections::Clock::now());
       *state = incoming = new Incoming(&bodies_);
       HttpRequest& request = incoming->request;
       request.method = method;
@@ -344,6 +357,16 @@ class HttpServerImpl final : public HttpServer {
     return Send(connection, std::move(reply), &pace_);
   }
 
+  void CloseOverdue(const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any never;
+    std::unique_lock lock(mutex);
+    while (!stop.stop_requested()) {
+      never.wait_for(lock, stop, kOverdueEvery, [] { return false; });
+      connections_.CloseOverdue(Connections::Clock::now());
+    }
+  }
+
   static bool IsOwnUsers(MHD_Connection* connection) {
     const absl::StatusOr<uid_t> user =
         UserOfPeer(MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
@@ -388,7 +411,9 @@ class HttpServerImpl final : public HttpServer {
   Connections connections_;
   Pace pace_;
   DisconnectWatcher disconnects_;
+  LibraryErrors library_errors_;
   MHD_Daemon* daemon_ = nullptr;
+  std::jthread overdue_;
 };
 
 }  // namespace

@@ -62,15 +62,17 @@ class HttpHandler {
 inline constexpr char kMalformedHeaders[] =
     "a header comes twice that may come once (Authorization, Content-Length, Content-Type, Host, Transfer-Encoding), "
     "or both Content-Length and Transfer-Encoding do, or Transfer-Encoding is another than chunked, or a header's name "
-    "has a space or another character that no name has";
+    "has a space or another character that no name has, or Content-Length is no number of bytes, or a chunk of the "
+    "body "
+    "does not begin with its length, or all headers have more than 64 KiB";
 
 struct HttpServerOptions {
   HostPort listen;  // port 0: a free one
   // A request of a program of another user of this host, root apart, is answered with `not_yours`. For loopback.
   bool own_user_only = false;
   HttpReply not_yours = {.status = 403};
-  // Where a header that may come once comes twice, a header's name has a space or another byte that none may have, or
-  // where a body ends is said in two ways or in one that is not known.
+  // What requests are answered with of which kMalformedHeaders holds, where the connection ends. The status is 413 or
+  // 431 of what would be too long.
   HttpReply malformed = {.status = 400};
   // PEM; both or neither.
   std::string certificate;
@@ -85,8 +87,7 @@ struct HttpServerOptions {
   int max_requests = 1024;
   HttpReply too_many = {.status = 503};
   // The body of a request, and that of a reply or one piece of it, is to have come, or been taken, after this time and
-  // a second for each `body_bytes_per_second`. A connection on which it takes longer is closed as soon as somebody else
-  // asks for something, who may need its room.
+  // a second for each `body_bytes_per_second`. A connection on which it takes longer is closed, within a second or two.
   std::chrono::seconds body_time{60};
   int64_t body_bytes_per_second = 64 << 10;
 };
