@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "core/http/testing/http_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -113,6 +114,11 @@ TEST(HttpLoad, WeighsABodyByWhatItBecomes) {
   const HttpAnswer refused = HttpAsk(load.port, "POST", "/v1/completions", body);
   EXPECT_EQ(refused.status, 413);
   EXPECT_THAT(refused.body, HasSubstr("allowed: at most rollout.http.max_bodies_bytes = 20971520"));
+  HttpClient chunked(load.port);
+  chunked.Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n",
+                            "Transfer-Encoding: chunked\r\n\r\n", absl::Hex(body.size()), "\r\n", body,
+                            "\r\n0\r\n\r\n"));
+  EXPECT_EQ(chunked.Read().body, refused.body);
   EXPECT_EQ(HttpAsk(load.port, "POST", "/v1/completions", "{\"prompt\":[[1],[1]],\"max_tokens\":1}").status, 200);
 }
 
@@ -142,6 +148,20 @@ TEST(HttpLoad, WeighsAnswersByTheTextThatIsMadeOfThem) {
       EXPECT_GT(answer.body.size(), 400'000);
       EXPECT_EQ(answer.body.find(said), std::string::npos) << "what others had is free";
     }
+  }
+}
+
+// The log-probabilities of one token take 6,000 bytes as JSON objects, in a stream as in a whole answer.
+TEST(HttpLoad, WeighsAnswersByTheJsonThatTheyAreMadeFrom) {
+  for (const bool stream : {false, true}) {
+    SCOPED_TRACE(stream);
+    Load load(8, /*max_reply_bytes=*/4'000);
+    const auto ask = [&](int logprobs) {
+      const json body = {{"prompt", "hi"}, {"stream", stream}, {"logprobs", logprobs}, {"max_tokens", 1}};
+      return HttpAsk(load.port, "POST", "/v1/completions", body.dump()).body;
+    };
+    EXPECT_THAT(ask(1), HasSubstr("\"finish_reason\":\"length\""));
+    EXPECT_THAT(ask(20), HasSubstr("answers that their clients have yet to fetch"));
   }
 }
 

@@ -74,6 +74,16 @@ struct Work {
   bool begun = false;
 };
 
+// The events of a stream that `reply` makes. They count, with the JSON that they are made from, among what clients have
+// yet to fetch.
+absl::StatusOr<std::string> TakeAndHold(Work& work, const GenerateReply& reply) {
+  const int64_t before = work.answer->json_bytes();
+  std::string events = work.answer->Take(reply);
+  const int64_t json = work.answer->json_bytes() - before;
+  QUARTET_RETURN_IF_ERROR(work.call->Hold(static_cast<int64_t>(events.size()) + json));
+  return events;
+}
+
 // The next events of a stream; nothing after the last.
 std::optional<std::string> NextEvents(Work& work) {
   if (!work.begun) {
@@ -88,12 +98,12 @@ std::optional<std::string> NextEvents(Work& work) {
   }
   std::string events;
   for (const GenerateReply& reply : *replies) {
-    const std::string event = work.answer->Take(reply);
-    if (const absl::Status held = work.call->Hold(static_cast<int64_t>(event.size())); !held.ok()) {
+    const absl::StatusOr<std::string> further = TakeAndHold(work, reply);
+    if (!further.ok()) {
       work.call.reset();
-      return OpenAiAnswer::Failure(held);
+      return OpenAiAnswer::Failure(further.status());
     }
-    events += event;
+    events += *further;
   }
   return events;
 }
@@ -104,11 +114,7 @@ HttpReply WholeAnswer(Work& work) {
     if (!replies.ok()) return ErrorReply(replies.status());
     if (replies->empty()) break;
     for (const GenerateReply& reply : *replies) {
-      const int64_t before = work.answer->json_bytes();
-      work.answer->Take(reply);
-      if (const absl::Status held = work.call->Hold(work.answer->json_bytes() - before); !held.ok()) {
-        return ErrorReply(held);
-      }
+      if (const absl::Status held = TakeAndHold(work, reply).status(); !held.ok()) return ErrorReply(held);
     }
   }
   HttpReply reply;

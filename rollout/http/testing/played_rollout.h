@@ -107,6 +107,12 @@ class PlayedRollout final : public RolloutBackend {
     for (int32_t id = 1; id <= std::min(8, part.sampling().max_new_tokens()); ++id) {
       sequence.mutable_tokens()->add_ids(id);
       sequence.add_log_probs(-0.5f);
+      TokenAlternatives likeliest;
+      for (int i = 0; i < part.sampling().logprobs(); ++i) {
+        likeliest.add_ids(i % 8 + 1);
+        likeliest.add_log_probs(-0.5f - static_cast<float>(i));
+      }
+      if (part.sampling().logprobs() > 0) *sequence.add_alternatives() = likeliest;
       if (!part.stream_tokens()) continue;
       RankEvent& event = *events->add_events();
       event.set_call(part.call());
@@ -114,6 +120,7 @@ class PlayedRollout final : public RolloutBackend {
       event.mutable_tokens()->set_sample(sample);
       event.mutable_tokens()->add_ids(id);
       event.mutable_tokens()->add_log_probs(-0.5f);
+      if (part.sampling().logprobs() > 0) *event.mutable_tokens()->add_alternatives() = std::move(likeliest);
     }
     sequence.set_finish_reason(GeneratedSequence::LENGTH);
     RankEvent& event = *events->add_events();
