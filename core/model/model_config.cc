@@ -36,8 +36,7 @@ constexpr int64_t kDefaultHeads = 32;
 constexpr int64_t kDefaultSlidingWindow = 4096;
 constexpr int64_t kDefaultMaxWindowLayers = 28;
 
-// A value as it stands in the file, cut to a length that fits a message.
-std::string Shown(const json& value) { return Cut(value.dump(-1, ' ', false, json::error_handler_t::replace), 80); }
+constexpr size_t kMostShownBytes = 80;  // of a value as it stands in the file
 
 // One JSON object of one file. A null is not an absent key: transformers fills its default in for the latter alone.
 class Fields {
@@ -55,8 +54,9 @@ class Fields {
 
   absl::Status Error(const std::string& name, std::string_view allowed) const {
     auto it = object_.find(name);
-    return absl::InvalidArgumentError(absl::StrCat(
-        file_, ": ", prefix_, name, " is ", it == object_.end() ? "missing" : Shown(*it), "; ", std::string(allowed)));
+    return absl::InvalidArgumentError(absl::StrCat(file_, ": ", prefix_, name, " is ",
+                                                   it == object_.end() ? "missing" : CutJson(*it, kMostShownBytes),
+                                                   "; ", std::string(allowed)));
   }
 
   absl::StatusOr<int64_t> Integer(const std::string& name, int64_t min, int64_t max,
@@ -189,7 +189,7 @@ absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
   }
   const json *new_type = rope.Find("rope_type"), *old_type = rope.Find("type");
   if (new_type != nullptr && old_type != nullptr && *new_type != *old_type) {
-    return rope.Error("type", absl::StrCat("rope_type, another name of it, is ", Shown(*new_type)));
+    return rope.Error("type", absl::StrCat("rope_type, another name of it, is ", CutJson(*new_type, kMostShownBytes)));
   }
   const std::string type_name = new_type != nullptr ? "rope_type" : "type";
   QUARTET_ASSIGN_OR_RETURN(const std::string type, rope.String(type_name, "default"));
