@@ -13,24 +13,28 @@ namespace {
 class Columns {
  public:
   template <typename T>
-  void Add(const std::string& name, Dtype dtype, const std::vector<T>& values) {
+  void Add(const std::string& name, Dtype dtype, std::vector<T> values) {
     entries_.push_back({name, dtype, {static_cast<int64_t>(values.size())}});
-    const auto* const bytes = reinterpret_cast<const char*>(values.data());
-    columns_.emplace_back(bytes, bytes + values.size() * sizeof(T));
+    const auto own = std::make_shared<const std::vector<T>>(std::move(values));
+    columns_.push_back({std::shared_ptr<const void>(own, own->data()), own->size() * sizeof(T)});
   }
 
   absl::Status Write(const std::string& path) {
     QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsWriter> writer,
                              SafetensorsWriter::Create(path, std::move(entries_)));
     for (size_t i = 0; i < columns_.size(); ++i) {
-      QUARTET_RETURN_IF_ERROR(writer->Write(static_cast<int>(i), 0, columns_[i].data(), columns_[i].size()));
+      QUARTET_RETURN_IF_ERROR(writer->Write(static_cast<int>(i), 0, columns_[i].data.get(), columns_[i].bytes));
     }
     return writer->Close();
   }
 
  private:
+  struct Column {
+    std::shared_ptr<const void> data;
+    size_t bytes;
+  };
   std::vector<SafetensorsWriter::Entry> entries_;
-  std::vector<std::vector<char>> columns_;
+  std::vector<Column> columns_;
 };
 
 constexpr std::pair<const char*, std::vector<float> Experience::*> kOfActions[] = {
@@ -64,21 +68,22 @@ absl::Status WriteBatch(const std::vector<Experience>& batch, const std::string&
     ids.insert(ids.end(), e.tokens.ids().begin(), e.tokens.ids().end());
     action_mask.insert(action_mask.end(), e.tokens.action_mask().begin(), e.tokens.action_mask().end());
   }
+  const auto actions = static_cast<size_t>(action_offsets.back());
   Columns columns;
-  columns.Add("token_offsets", Dtype::kI64, token_offsets);
-  columns.Add("action_offsets", Dtype::kI64, action_offsets);
-  columns.Add("group", Dtype::kI64, group);
-  columns.Add("truncated", Dtype::kBool, truncated);
-  columns.Add("excluded", Dtype::kBool, excluded);
-  columns.Add("reward", Dtype::kF64, reward);
-  columns.Add("score", Dtype::kF64, score);
-  columns.Add("shaped_reward", Dtype::kF64, shaped_reward);
-  columns.Add("ids", Dtype::kI32, ids);
-  columns.Add("action_mask", Dtype::kBool, action_mask);
+  columns.Add("token_offsets", Dtype::kI64, std::move(token_offsets));
+  columns.Add("action_offsets", Dtype::kI64, std::move(action_offsets));
+  columns.Add("group", Dtype::kI64, std::move(group));
+  columns.Add("truncated", Dtype::kBool, std::move(truncated));
+  columns.Add("excluded", Dtype::kBool, std::move(excluded));
+  columns.Add("reward", Dtype::kF64, std::move(reward));
+  columns.Add("score", Dtype::kF64, std::move(score));
+  columns.Add("shaped_reward", Dtype::kF64, std::move(shaped_reward));
+  columns.Add("ids", Dtype::kI32, std::move(ids));
+  columns.Add("action_mask", Dtype::kBool, std::move(action_mask));
   for (const auto& [name, of] : kOfActions) {
     std::vector<float> values;
     for (const Experience& e : batch) values.insert(values.end(), (e.*of).begin(), (e.*of).end());
-    if (values.size() == static_cast<size_t>(action_offsets.back())) columns.Add(name, Dtype::kF32, values);
+    if (values.size() == actions) columns.Add(name, Dtype::kF32, std::move(values));
   }
   return columns.Write(path);
 }
