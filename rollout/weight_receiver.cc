@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
+#include "core/errors/exceptions.h"
 #include "core/hardware/bf16.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
@@ -317,7 +318,8 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
     if (!pulls[i].wanted()) continue;
     SetDeadline(&contexts[i], deadline);
     threads.emplace_back([&, i] {
-      const absl::Status status = pulls[i].Run(&contexts[i], manifest, wire, resident_dtype, credentials);
+      const absl::Status status =
+          CatchAll([&] { return pulls[i].Run(&contexts[i], manifest, wire, resident_dtype, credentials); });
       if (status.ok()) return;
       const std::lock_guard lock(mutex);
       if (!first_error.ok()) return;

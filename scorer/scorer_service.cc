@@ -16,6 +16,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
+#include "core/errors/exceptions.h"
 #include "core/model/model_config.h"
 #include "core/rank/rank_info.h"
 #include "core/rewards/labels/labels.h"
@@ -152,13 +153,18 @@ class ScorerService final : public RankService, public Scorer::Service {
       return absl::FailedPreconditionError("no reward is configured: reward.source is empty");
     }
     const auto scoring = std::make_shared<Scoring>(config_.reward(), sources_.get());
+    absl::Status writing;  // the writer's until it has ended
     std::atomic<bool> gone = false;
     const std::jthread writer([&] {
-      while (const std::optional<ScoreReply> reply = scoring->Next()) {
-        if (stream->Write(*reply)) continue;
-        gone = true;
-        return scoring->Close();
-      }
+      writing = CatchAll([&]() -> absl::Status {
+        while (const std::optional<ScoreReply> reply = scoring->Next()) {
+          if (!stream->Write(*reply)) return absl::CancelledError("the client stopped reading");
+        }
+        return absl::OkStatus();
+      });
+      if (writing.ok()) return;
+      gone = true;
+      scoring->Close();
     });
     const absl::Cleanup close = [&] { scoring->Close(); };
     BatchReader<ScoreRequest> reader(context_.batch_limits);
@@ -198,7 +204,7 @@ class ScorerService final : public RankService, public Scorer::Service {
     while (!scoring->WaitForLast(absl::Milliseconds(100))) {
       if (deadline.passed() || cancelled()) return absl::CancelledError("the client does not wait any more");
     }
-    return gone ? absl::CancelledError("the client stopped reading") : scoring->status();
+    return gone ? writing : scoring->status();
   }
 
   absl::StatusOr<std::vector<float>> ApplyModel(int source, const std::vector<const TokenSequence*>& sequences,

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
+#include "core/errors/exceptions.h"
 
 namespace quartet {
 namespace {
@@ -58,7 +59,7 @@ absl::StatusOr<FolderHashes> HashFiles(const std::string& folder, const std::vec
   absl::Status failure;  // likewise
   const auto work = [&] {
     for (size_t i = next++; i < names.size(); i = next++) {
-      const absl::StatusOr<FileHash> one = HashFile(absl::StrCat(folder, "/", names[i]), proceed);
+      const auto one = CatchAll([&] { return HashFile(absl::StrCat(folder, "/", names[i]), proceed); });
       const std::lock_guard lock(mutex);
       if (one.ok()) {
         hashes[names[i]] = *one;

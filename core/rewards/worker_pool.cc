@@ -16,6 +16,7 @@
 #include "core/base/deadline.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/errors/exceptions.h"
 
 namespace quartet {
 namespace {
@@ -141,7 +142,11 @@ struct WorkerPool::State {
         callbacks.push_back(std::make_unique<std::stop_callback<Pass>>(task.stop, Pass{&stop, &wanted}));
       }
       const std::stop_callback<PassAtOnce> at_end(end.get_token(), PassAtOnce{&stop});
-      rewards = function->Score(answers, stop.get_token());
+      const absl::Status scored = CatchAll([&] {
+        rewards = function->Score(answers, stop.get_token());
+        return absl::OkStatus();
+      });
+      if (!scored.ok()) rewards.assign(tasks.size(), scored);
     }
     for (size_t i = 0; i < tasks.size(); ++i) {
       Task& task = tasks[i];

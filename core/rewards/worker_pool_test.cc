@@ -76,6 +76,13 @@ TEST(WorkerPool, GivesTheLastErrorAfterAllTriesAndNeverANumber) {
   EXPECT_EQ(std::string(status.message()), "after 3 tries: down, the 3. time");
 }
 
+TEST(WorkerPool, AnExceptionIsTheAnswersErrorAndTheNextIsScored) {
+  WorkerPool pool(std::make_unique<Function>([](const Answer& a, auto) { return Reward{std::stof(a.response)}; }),
+                  Quick(1, 1));
+  EXPECT_EQ(Submit(pool, "none").get().status(), absl::InternalError("stof"));
+  EXPECT_EQ(Submit(pool, "3").get()->value, 3);
+}
+
 TEST(WorkerPool, CountsTheTriesThatFail) {
   std::atomic<int> tries = 0;
   WorkerPool pool(std::make_unique<Function>([&](const Answer&, auto) -> absl::StatusOr<Reward> {

@@ -5,6 +5,8 @@
 #include "absl/time/clock.h"
 #include "core/base/deadline.h"
 #include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/errors/exceptions.h"
 #include "viewer/page/run_page.h"
 
 namespace quartet {
@@ -35,8 +37,10 @@ void PageWriter::Run(const std::string& run_dir, absl::Duration interval) {
   bool said = false;
   for (bool last = false;;) {
     const Deadline::Clock::time_point begin = Deadline::Clock::now();
-    written_ = page.Read();
-    if (written_.ok()) written_ = page.Write();
+    written_ = CatchAll([&]() -> absl::Status {
+      QUARTET_RETURN_IF_ERROR(page.Read());
+      return page.Write();
+    });
     if (!written_.ok() && !said) {
       QUARTET_LOG(kWarning) << "the run page cannot be written: " << written_;
       said = true;

@@ -17,6 +17,7 @@
 #include "core/base/time_left.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/run_config.h"
+#include "core/errors/exceptions.h"
 #include "core/run_folder/file_tail.h"
 #include "core/run_folder/phase_file.h"
 #include "core/run_folder/record_fields.h"
@@ -163,14 +164,11 @@ absl::Status AskServices(absl::Duration patience, RunStatus* status) {
   std::vector<std::jthread> asking;
   for (ServiceStatus& service : status->services) {
     asking.emplace_back([&] {
-      const auto client = ConnectService(config, service.service, &cancellation);
-      if (!client.ok()) {
-        service.status = client.status();
-        return;
-      }
-      absl::StatusOr<ServiceInfo> info = (*client)->GetInfo();
-      service.status = info.status();
-      if (info.ok()) service.info = *std::move(info);
+      service.status = CatchAll([&]() -> absl::Status {
+        QUARTET_ASSIGN_OR_RETURN(const auto client, ConnectService(config, service.service, &cancellation));
+        QUARTET_ASSIGN_OR_RETURN(service.info, client->GetInfo());
+        return absl::OkStatus();
+      });
     });
   }
   asking.clear();  // joins them
