@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <exception>
 #include <map>
 #include <string>
 #include <utility>
@@ -62,14 +61,9 @@ class PreflightService final : public RankService, public Preflight::Service {
     RegisterTyped<MeasureRequest, NodeFacts>(
         group, "Facts", RankGroup::Kind::kIndependent,
         [this](const MeasureRequest& request, NodeFacts* facts) { return Facts(request, facts); });
-    RegisterTyped<RankMeasure, MeasureReply>(group, "Measure", RankGroup::Kind::kCollective,
-                                             [this](const RankMeasure& request, MeasureReply* reply) {
-                                               try {
-                                                 return Rates(request, reply);
-                                               } catch (const std::exception& error) {
-                                                 return absl::InternalError(error.what());
-                                               }
-                                             });
+    RegisterTyped<RankMeasure, MeasureReply>(
+        group, "Measure", RankGroup::Kind::kCollective,
+        [this](const RankMeasure& request, MeasureReply* reply) { return Rates(request, reply); });
     RegisterTyped<PullFromRequest, PullFromReply>(
         group, "PullFrom", RankGroup::Kind::kIndependent,
         [this](const PullFromRequest& request, PullFromReply* reply) { return PullHere(request, reply); });
