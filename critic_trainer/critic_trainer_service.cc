@@ -9,6 +9,7 @@
 #include "core/base/status_macros.h"
 #include "core/checkpoint/newest_state.h"
 #include "core/config/services.h"
+#include "core/model/lora.h"
 #include "core/model/model_config.h"
 #include "core/rl/options/token_arrays.h"
 #include "core/service/rpc/call_deadline.h"
@@ -105,6 +106,7 @@ absl::StatusOr<std::unique_ptr<RankService>> CreateCriticTrainer(const RunConfig
                                                                  RankGroup& group) {
   const std::string& folder = config.critic().pretrain();
   QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
+  QUARTET_RETURN_IF_ERROR(Prefixed("critic.pretrain", RefuseAdapters(model, folder, kTrainsWholeModels)));
   QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, folder, "critic.max_len", config.critic().max_len()));
   QUARTET_ASSIGN_OR_RETURN(const int64_t vocabulary,
                            ReadVocabulary("critic", folder, model, config.actor().pretrain()));

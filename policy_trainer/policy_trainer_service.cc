@@ -14,6 +14,7 @@
 #include "core/base/status_macros.h"
 #include "core/checkpoint/newest_state.h"
 #include "core/config/services.h"
+#include "core/model/lora.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/strided_range.h"
@@ -229,6 +230,7 @@ absl::StatusOr<std::unique_ptr<RankService>> CreatePolicyTrainer(const RunConfig
                                                                  RankGroup& group) {
   const std::string& folder = config.actor().pretrain();
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(folder));
+  QUARTET_RETURN_IF_ERROR(Prefixed("actor.pretrain", RefuseAdapters(model, folder, kTrainsWholeModels)));
   QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, folder, "actor.max_len", config.actor().max_len()));
   QUARTET_ASSIGN_OR_RETURN(const int64_t vocabulary, ReadVocabulary(folder, model));
   RunConfig own = config;

@@ -19,6 +19,7 @@
 #include "core/command_line/command_line.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
+#include "core/model/lora.h"
 #include "nlohmann/json.hpp"
 #include "rollout/engine/engine.h"
 
@@ -135,8 +136,9 @@ absl::Status Generate(const Flags& flags) {
   context.store = store.get();
   Ledger ledger;
   std::unique_ptr<Tokenizer> tokenizer;
-  if (std::error_code error; std::filesystem::exists(flags.model + "/tokenizer.json", error)) {
-    QUARTET_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(flags.model));
+  QUARTET_ASSIGN_OR_RETURN(const std::string tokenizer_folder, TokenizerFolder(flags.model));
+  if (std::error_code error; std::filesystem::exists(tokenizer_folder + "/tokenizer.json", error)) {
+    QUARTET_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(tokenizer_folder));
   }
   auto engine = RolloutEngine::Load(options, context, &ledger, tokenizer.get());
   if (!engine.ok()) return InFlags(engine.status());

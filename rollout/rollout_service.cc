@@ -30,6 +30,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
 #include "core/config/template_date.h"
+#include "core/model/lora.h"
 #include "core/model/model_config.h"
 #include "core/service/ranks/group/leader_status.h"
 #include "core/service/rpc/call_deadline.h"
@@ -107,19 +108,21 @@ class RolloutService final : public RankService,
 
   absl::Status Load() override {
     const RolloutConfig& options = config_.rollout();
-    if (std::filesystem::exists(options.pretrain() + "/tokenizer.json")) {
+    QUARTET_ASSIGN_OR_RETURN(const std::string tokenizer_folder, TokenizerFolder(options.pretrain()));
+    if (std::filesystem::exists(tokenizer_folder + "/tokenizer.json")) {
       // Chats over HTTP are read as the prompts are that the policy trains on.
       const std::string& chat_template = config_.data().tokenizer_chat_template();
       QUARTET_ASSIGN_OR_RETURN(const std::optional<absl::CivilDay> date, TemplateDate(config_.data()));
       ChatTemplateOptions chat;
       if (options.has_http()) chat = {chat_template, date, config_.data().chat_template_kwargs()};
-      QUARTET_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(options.pretrain(), chat));
+      QUARTET_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(tokenizer_folder, chat));
     } else if (options.has_http()) {
       return absl::FailedPreconditionError(absl::StrCat("rollout.http is set, but ", options.pretrain(),
                                                         " has no tokenizer.json to read and write text with"));
     }
     QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(options.pretrain()));
     rows_ = model.vocab_size;
+    updates_ = RefuseAdapters(model, options.pretrain(), "weights that are sent are those of whole models");
     QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<RolloutEngine> engine,
                              RolloutEngine::Load(options, context_, worker_.ledger(), tokenizer_.get()));
     QUARTET_RETURN_IF_ERROR(worker_.Use(std::move(engine)));
@@ -304,6 +307,7 @@ class RolloutService final : public RankService,
 
   absl::Status DoBeginUpdate(const Deadline& deadline, const WeightManifest& manifest, BeginUpdateReply* reply) {
     const std::lock_guard lock(update_mutex_);
+    QUARTET_RETURN_IF_ERROR(updates_);
     QUARTET_RETURN_IF_ERROR(
         CheckManifest(manifest, engine().tensors(), engine().version(), /*released=*/!engine().has_weights()));
     verified_version_ = 0;
@@ -427,6 +431,7 @@ class RolloutService final : public RankService,
   LeaderStatus leader_;
   std::unique_ptr<Tokenizer> tokenizer_;  // or null
   int64_t rows_ = 0;                      // of the embedding
+  absl::Status updates_;                  // whether the weights may be replaced, else why not
   RankWorker worker_;
   ReplayGuard guard_;
   Dispatcher dispatcher_;  // on the leader

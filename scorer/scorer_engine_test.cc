@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -109,6 +110,53 @@ TEST_P(ScorerEngineTest, GivesThemWithRowsThatStandForNoTokenToo) {
   vocabulary_ = ReadModelConfig(folder)->vocab_size;
   config_.mutable_reference()->set_pretrain(PaddedFolder(folder, 10, 3));
   ExpectReference();
+}
+
+// A reference of adapters, and a reward model of them that bring its head; tools/golden/make_lora_golden.py.
+TEST_P(ScorerEngineTest, ScoresWithAdaptersAsPeftDoes) {
+  constexpr int kSequences = 2, kLength = 13;
+  const auto golden = [&](const std::string& model, const std::string& name, auto element) {
+    const auto reader = *CheckpointReader::Open(kTestdata + model + "/golden");
+    std::vector<decltype(element)> values(reader->tensors().at(name).numel());
+    EXPECT_TRUE(reader->ReadRange(name, 0, static_cast<int64_t>(values.size()), values.data()).ok());
+    return values;
+  };
+  const auto sequences_of = [&](const std::string& model) {
+    const auto ids = golden(model, "ids", int64_t());
+    std::vector<TokenSequence> sequences(kSequences);
+    for (int i = 0; i < kSequences * kLength; ++i) {
+      sequences[i / kLength].set_index(i / kLength);
+      sequences[i / kLength].add_ids(static_cast<int32_t>(ids[i]));
+      sequences[i / kLength].add_action_mask(i % kLength != 0);
+    }
+    return sequences;
+  };
+  config_.mutable_reference()->set_pretrain(std::string(kTestdata) + "llama_lora");
+  config_.mutable_reward()->mutable_source(1)->set_model(std::string(kTestdata) + "llama_critic_lora");
+  const std::vector<TokenSequence> sequences = sequences_of("llama_lora");
+  const auto log_probs =
+      OnEveryRank(sequences, [](ScorerEngine& engine, ForwardCall call, const auto& part_of, auto* part) {
+        call.set_temperature(1);
+        return engine.ReferenceLogProbs(call, part_of, part);
+      });
+  const auto logits = golden("llama_lora", "logits", float());
+  const size_t vocabulary = logits.size() / (kSequences * kLength);
+  for (int s = 0; s < kSequences; ++s) {
+    ASSERT_EQ(log_probs[s].values_size(), kLength - 1);
+    for (int t = 0; t + 1 < kLength; ++t) {
+      const float* row = logits.data() + (s * kLength + t) * vocabulary;
+      double sum = 0;
+      for (size_t v = 0; v < vocabulary; ++v) sum += std::exp(static_cast<double>(row[v]));
+      EXPECT_NEAR(log_probs[s].values(t), row[sequences[s].ids(t + 1)] - std::log(sum), 1e-4);
+    }
+  }
+  const auto rewards = OnEveryRank(sequences_of("llama_critic_lora"),
+                                   [](ScorerEngine& engine, ForwardCall call, const auto& part_of, auto* part) {
+                                     call.set_model(1);
+                                     return engine.Rewards(call, part_of, part);
+                                   });
+  const auto values = golden("llama_critic_lora", "values", float());
+  for (int s = 0; s < kSequences; ++s) EXPECT_NEAR(rewards[s].values(0), values[s * kLength + kLength - 1], 1e-4);
 }
 
 TEST_P(ScorerEngineTest, RefusesARewardModelWithoutAScalarHead) {

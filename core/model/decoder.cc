@@ -9,6 +9,7 @@
 #include <ATen/ops/where.h>
 
 #include <cmath>
+#include <initializer_list>
 #include <numbers>
 #include <utility>
 
@@ -45,6 +46,35 @@ at::Tensor NormIfAny(const ModelConfig& config, const at::Tensor& x, const at::T
   return weight.defined() ? RmsNorm(x, weight, config.rms_norm_eps) : x;
 }
 
+// The inner product of an adapter, [T, r], scaled; undefined where the product has none.
+at::Tensor Narrowed(const BlockWeights& weights, BlockTensor weight, const at::Tensor& input) {
+  const Adapter& adapter = weights.adapter(weight);
+  if (!adapter.a_rK.defined()) return {};
+  const at::Tensor narrow_Tr = Linear(input, adapter.a_rK, at::Tensor());
+  return adapter.scale == 1 ? narrow_Tr : narrow_Tr * adapter.scale;
+}
+
+// `product` by a weight of `input`, and what its adapter adds.
+at::Tensor Adapted(const BlockWeights& weights, BlockTensor weight, const at::Tensor& input, at::Tensor product) {
+  const at::Tensor narrow_Tr = Narrowed(weights, weight, input);
+  if (!narrow_Tr.defined()) return product;
+  return LinearPlus(narrow_Tr, weights.adapter(weight).b_Nr, at::Tensor(), product);
+}
+
+// The same of products that were made together, whose columns lie beside each other.
+void AdaptJoined(const BlockWeights& weights, std::initializer_list<BlockTensor> joined, const at::Tensor& input,
+                 const at::Tensor& products) {
+  int64_t first = 0;
+  for (const BlockTensor weight : joined) {
+    const int64_t count = weights[weight].size(0);
+    const at::Tensor narrow_Tr = Narrowed(weights, weight, input);
+    if (narrow_Tr.defined()) {
+      products.narrow(1, first, count).add_(Linear(narrow_Tr, weights.adapter(weight).b_Nr, at::Tensor()));
+    }
+    first += count;
+  }
+}
+
 // The angles of queries, whose attention then takes 1 / sqrt(d) as `multiplier`.
 RotaryTable Scaled(const RotaryTable& rotary, double multiplier, int64_t d) {
   const double scale = multiplier * std::sqrt(static_cast<double>(d));
@@ -62,7 +92,9 @@ at::Tensor SelfAttention(const ModelConfig& config, const BlockWeights& weights,
   const bool each_head = block.qk_norm == QkNorm::kEachHead, scaled = block.attention_multiplier.has_value();
   at::Tensor q, k, v;
   if (weights.qkv().defined()) {
-    const at::Tensor all = Linear(input, weights.qkv(), at::Tensor()).view({T, H + 2 * K, d});
+    const at::Tensor joined = Linear(input, weights.qkv(), at::Tensor());
+    AdaptJoined(weights, {kQ, kK, kV}, input, joined);
+    const at::Tensor all = joined.view({T, H + 2 * K, d});
     v = all.narrow(1, H + K, K);
     if (block.qk_norm == QkNorm::kNone && !scaled) {
       const at::Tensor both = Rotate(all.narrow(1, 0, H + K), rotary);
@@ -73,7 +105,9 @@ at::Tensor SelfAttention(const ModelConfig& config, const BlockWeights& weights,
   } else {
     const std::vector<at::Tensor> projected = Linears(
         input, {{weights[kQ], weights[kQBias]}, {weights[kK], weights[kKBias]}, {weights[kV], weights[kVBias]}});
-    q = projected[0], k = projected[1], v = projected[2].view({T, K, d});
+    q = Adapted(weights, kQ, input, projected[0]);
+    k = Adapted(weights, kK, input, projected[1]);
+    v = Adapted(weights, kV, input, projected[2]).view({T, K, d});
   }
   if (!each_head) q = NormIfAny(config, q, weights[kQNorm]), k = NormIfAny(config, k, weights[kKNorm]);
   q = q.view({T, H, d}), k = k.view({T, K, d});
@@ -84,20 +118,24 @@ at::Tensor SelfAttention(const ModelConfig& config, const BlockWeights& weights,
 }
 
 // Output or down projection, what a block makes of it, and `residual_TD`, [T, D]: a new tensor.
-at::Tensor AddToResidual(const ModelConfig& config, const at::Tensor& input, const at::Tensor& weight,
-                         const at::Tensor& bias, const at::Tensor& output_norm_D, const at::Tensor& residual_TD,
+at::Tensor AddToResidual(const ModelConfig& config, const BlockWeights& weights, BlockTensor projection,
+                         BlockTensor output_norm, const at::Tensor& input, const at::Tensor& residual_TD,
                          const SumPartials& sum) {
+  const at::Tensor &weight = weights[projection], &output_norm_D = weights[output_norm];
+  const at::Tensor& bias = weights[static_cast<BlockTensor>(static_cast<int>(projection) + 1)];
   const double multiplier = config.block.residual_multiplier;
-  const bool as_projected = !output_norm_D.defined() && multiplier == 1;
+  const bool as_projected = !output_norm_D.defined() && multiplier == 1 && !weights.adapter(projection).a_rK.defined();
   if (as_projected && !sum) return LinearPlus(input, weight, bias, residual_TD);
   at::Tensor out_TD;
   if (sum) {
     out_TD = WideProduct(input, weight);
+    const at::Tensor narrow_Tr = Narrowed(weights, projection, input);
+    if (narrow_Tr.defined()) out_TD.add_(WideProduct(narrow_Tr, weights.adapter(projection).b_Nr));
     sum(out_TD);
     if (bias.defined()) out_TD.add_(bias);
     out_TD = out_TD.to(weight.scalar_type());
   } else {
-    out_TD = Linear(input, weight, bias);
+    out_TD = Adapted(weights, projection, input, Linear(input, weight, bias));
   }
   out_TD = NormIfAny(config, out_TD, output_norm_D);
   if (multiplier != 1) out_TD = out_TD * multiplier;
@@ -109,12 +147,14 @@ at::Tensor GatedUp(const BlockWeights& weights, const at::Tensor& input_TD) {
   using enum BlockTensor;
   if (weights.gate_up().defined()) {
     const at::Tensor both = Linear(input_TD, weights.gate_up(), at::Tensor());
+    AdaptJoined(weights, {kGate, kUp}, input_TD, both);
     const int64_t F = both.size(1) / 2;
     return SwiGlu(both.narrow(1, 0, F), both.narrow(1, F, F));
   }
   std::vector<at::Tensor> both =
       Linears(input_TD, {{weights[kGate], weights[kGateBias]}, {weights[kUp], weights[kUpBias]}});
-  return SwiGlu(std::move(both[0]), std::move(both[1]));
+  return SwiGlu(Adapted(weights, kGate, input_TD, std::move(both[0])),
+                Adapted(weights, kUp, input_TD, std::move(both[1])));
 }
 
 }  // namespace
@@ -126,6 +166,15 @@ BlockWeights::BlockWeights(const ParameterGroup& group, const std::vector<at::Te
     const BlockTensor part = group.parameters[i].in_block;
     QUARTET_CHECK(part != BlockTensor::kCount) << group.parameters[i].name << " is no parameter of a block";
     tensors_[static_cast<size_t>(part)] = tensors[i];
+  }
+}
+
+void BlockWeights::Adapt(const ParameterGroup& group, const std::vector<at::Tensor>& tensors, double scale) {
+  QUARTET_CHECK(group.parameters.size() == tensors.size() && tensors.size() % 2 == 0)
+      << group.name << ": " << tensors.size() << " factors for " << group.parameters.size() << " parameters";
+  for (size_t i = 0; i < tensors.size(); i += 2) {
+    const auto weight = static_cast<size_t>(group.parameters[i].in_block);
+    adapters_[weight] = {.a_rK = tensors[i], .b_Nr = tensors[i + 1], .scale = scale};
   }
 }
 
@@ -173,10 +222,9 @@ at::Tensor DecoderBlock(const ModelConfig& config, const BlockWeights& weights, 
                         const Attention& attention, const at::Tensor& hidden_TD, const SumPartials& sum) {
   using enum BlockTensor;
   const at::Tensor attended = SelfAttention(config, weights, rotary, attention, hidden_TD);
-  const at::Tensor hidden =
-      AddToResidual(config, attended, weights[kO], weights[kOBias], weights[kAttentionOutputNorm], hidden_TD, sum);
+  const at::Tensor hidden = AddToResidual(config, weights, kO, kAttentionOutputNorm, attended, hidden_TD, sum);
   const at::Tensor gated = GatedUp(weights, NormIfAny(config, hidden, weights[kMlpInputNorm]));
-  return AddToResidual(config, gated, weights[kDown], weights[kDownBias], weights[kMlpOutputNorm], hidden, sum);
+  return AddToResidual(config, weights, kDown, kMlpOutputNorm, gated, hidden, sum);
 }
 
 }  // namespace quartet

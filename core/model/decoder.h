@@ -20,6 +20,12 @@
 
 namespace quartet {
 
+// What is added to a product W x: scale * B (A x). Undefined factors: nothing.
+struct Adapter {
+  at::Tensor a_rK, b_Nr;
+  double scale = 1;
+};
+
 // Views of one block's parameters; undefined tensors for those that the architecture does not have. The projections may
 // be packed (core/kernels/linear.h), and so may the embedding and the vocabulary head: then nothing is differentiable.
 class BlockWeights {
@@ -27,6 +33,11 @@ class BlockWeights {
   // `tensors` in the order of the group's parameters.
   BlockWeights(const ParameterGroup& group, const std::vector<at::Tensor>& tensors);
   const at::Tensor& operator[](BlockTensor part) const { return tensors_[static_cast<size_t>(part)]; }
+
+  // Adds adapters to products: `tensors` in the order of a group of MakeLoraLayout's.
+  void Adapt(const ParameterGroup& group, const std::vector<at::Tensor>& tensors, double scale);
+  // Of the product by that weight.
+  const Adapter& adapter(BlockTensor weight) const { return adapters_[static_cast<size_t>(weight)]; }
 
   // Lets DecoderBlock make one product for q, k and v, and one for gate and up, where they have no biases and lie end
   // to end in memory; nothing is differentiable then. For devices on which few large products are faster than many.
@@ -39,6 +50,7 @@ class BlockWeights {
   at::Tensor Joined(BlockTensor first, BlockTensor last) const;
 
   std::array<at::Tensor, static_cast<size_t>(BlockTensor::kCount)> tensors_;
+  std::array<Adapter, static_cast<size_t>(BlockTensor::kCount)> adapters_;
   at::Tensor qkv_, gate_up_;  // views of the same memory
 };
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "core/model/lora.h"
 #include "core/model/packed_attention.h"
 #include "core/model/testing/golden_models.h"
 #include "core/model/testing/whole_model.h"
@@ -142,8 +143,7 @@ TEST_P(Architectures, GiveTheSameWhereProductsAreJoined) {
     views.push_back(buffer.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
     begin += parameter.numel();
   }
-  const BlockWeights separate(group, views);
-  BlockWeights joined(group, views);
+  BlockWeights separate(group, views), joined(group, views);
   joined.JoinProducts();
   EXPECT_NE(joined.qkv().defined(), separate[BlockTensor::kQBias].defined());
   EXPECT_NE(joined.gate_up().defined(), separate[BlockTensor::kGateBias].defined());
@@ -153,6 +153,18 @@ TEST_P(Architectures, GiveTheSameWhereProductsAreJoined) {
   EXPECT_LT(RelativeDifference(DecoderBlock(model.config(), joined, rotary, attention, hidden),
                                DecoderBlock(model.config(), separate, rotary, attention, hidden)),
             1e-6);
+
+  ModelConfig adapted = model.config();
+  adapted.lora = LoraConfig{.r = 3, .targets = {"q_proj", "v_proj", "up_proj", "down_proj"}};
+  const ParameterGroup adapters = MakeLoraLayout(adapted, model.layout()).groups[0];
+  std::vector<at::Tensor> factors;
+  for (const ParameterSpec& factor : adapters.parameters) factors.push_back(at::randn(factor.shape));
+  const at::Tensor without = DecoderBlock(model.config(), separate, rotary, attention, hidden);
+  separate.Adapt(adapters, factors, 0.5);
+  joined.Adapt(adapters, factors, 0.5);
+  const at::Tensor with = DecoderBlock(model.config(), separate, rotary, attention, hidden);
+  EXPECT_GT(RelativeDifference(with, without), 0.01);
+  EXPECT_LT(RelativeDifference(DecoderBlock(model.config(), joined, rotary, attention, hidden), with), 1e-5);
 
   BlockWeights apart(group, model.parameters()[1]);
   apart.JoinProducts();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -15,18 +14,15 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
-#include "core/errors/shown.h"
+#include "core/model/config_fields.h"
 #include "core/model/families.h"
+#include "core/model/lora.h"
 
 namespace quartet {
 namespace {
 
 using nlohmann::json;
 
-// Files of real models are a few KiB.
-constexpr int64_t kMaxConfigBytes = 8 << 20;
-// No dimension is larger; products of two fit 64 bits with room to spare.
-constexpr int64_t kMaxDimension = int64_t{1} << 28;
 constexpr int64_t kMaxLayers = 10000;
 constexpr double kMaxRopeTheta = 1e12;  // of long contexts; below 1 frequencies would grow
 
@@ -36,101 +32,8 @@ constexpr int64_t kDefaultHeads = 32;
 constexpr int64_t kDefaultSlidingWindow = 4096;
 constexpr int64_t kDefaultMaxWindowLayers = 28;
 
-constexpr size_t kMostShownBytes = 80;  // of a value as it stands in the file
-
-// One JSON object of one file. A null is not an absent key: transformers fills its default in for the latter alone.
-class Fields {
- public:
-  Fields(const json& object, std::string file, std::string prefix = "")
-      : object_(object), file_(std::move(file)), prefix_(std::move(prefix)) {}
-
-  bool Has(const std::string& name) const { return object_.contains(name); }  // null or not
-
-  // Null for an absent key and for a JSON null.
-  const json* Find(const std::string& name) const {
-    auto it = object_.find(name);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-
-  absl::Status Error(const std::string& name, std::string_view allowed) const {
-    auto it = object_.find(name);
-    return absl::InvalidArgumentError(absl::StrCat(file_, ": ", prefix_, name, " is ",
-                                                   it == object_.end() ? "missing" : CutJson(*it, kMostShownBytes),
-                                                   "; ", std::string(allowed)));
-  }
-
-  absl::StatusOr<int64_t> Integer(const std::string& name, int64_t min, int64_t max,
-                                  std::optional<int64_t> fallback = std::nullopt) const {
-    if (!Has(name) && fallback.has_value()) return *fallback;
-    const json* value = Find(name);
-    const std::string allowed = absl::StrCat("it must be an integer in [", min, ", ", max, "]");
-    if (value == nullptr || !value->is_number_integer()) return Error(name, allowed);
-    if (value->is_number_unsigned() && value->get<uint64_t>() > std::numeric_limits<int64_t>::max()) {
-      return Error(name, allowed);
-    }
-    const int64_t number = value->get<int64_t>();
-    if (number < min || number > max) return Error(name, allowed);
-    return number;
-  }
-
-  absl::StatusOr<int64_t> Dimension(const std::string& name, std::optional<int64_t> fallback = std::nullopt) const {
-    return Integer(name, 1, kMaxDimension, fallback);
-  }
-
-  absl::StatusOr<double> Number(const std::string& name, double min, double max, std::optional<double> fallback) const {
-    if (!Has(name) && fallback.has_value()) return *fallback;
-    const json* value = Find(name);
-    const std::string allowed = absl::StrCat("it must be a number in [", min, ", ", max, "]");
-    if (value == nullptr || !value->is_number()) return Error(name, allowed);
-    const double number = value->get<double>();
-    return number >= min && number <= max ? absl::StatusOr<double>(number) : Error(name, allowed);
-  }
-
-  // A factor that leaves what it is multiplied with a number that fp32 and bf16 hold.
-  absl::StatusOr<double> Factor(const std::string& name, std::optional<double> fallback) const {
-    return Number(name, 1e-6, 1e6, fallback);
-  }
-
-  // False where absent, the default of all of them, and where null.
-  absl::StatusOr<bool> Boolean(const std::string& name) const {
-    const json* value = Find(name);
-    if (value == nullptr) return false;
-    if (!value->is_boolean()) return Error(name, "it must be true or false");
-    return value->get<bool>();
-  }
-
-  absl::StatusOr<std::string> String(const std::string& name, std::string_view fallback) const {
-    if (!Has(name)) return std::string(fallback);
-    const json* value = Find(name);
-    if (value == nullptr || !value->is_string()) return Error(name, "it must be a string");
-    return value->get<std::string>();
-  }
-
-  // An integer, or a list of integers; empty where absent.
-  absl::StatusOr<std::vector<int64_t>> Ids(const std::string& name, int64_t vocab_size) const {
-    std::vector<int64_t> ids;
-    const json* value = Find(name);
-    if (value == nullptr) return ids;
-    const json list = value->is_array() ? *value : json::array({*value});
-    for (const json& id : list) {
-      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size) {
-        return Error(name, absl::StrCat("each id must be an integer in [0, ", vocab_size, "), the vocabulary"));
-      }
-      ids.push_back(id.get<int64_t>());
-    }
-    return ids;
-  }
-
-  const std::string& file() const { return file_; }
-
- private:
-  const json& object_;
-  const std::string file_;
-  const std::string prefix_;
-};
-
 // The labels of a sequence classifier are the entries of id2label; transformers' default is two.
-absl::Status CheckOneLabel(const Fields& fields) {
+absl::Status CheckOneLabel(const ConfigFields& fields) {
   const json* labels = fields.Find("id2label");
   const json* count = fields.Find("num_labels");
   if (labels != nullptr ? labels->is_object() && labels->size() == 1 : count != nullptr && *count == 1) {
@@ -141,7 +44,7 @@ absl::Status CheckOneLabel(const Fields& fields) {
                       "takes two): train and save it with num_labels=1");
 }
 
-absl::StatusOr<const Family*> ReadFamily(const Fields& fields, ModelConfig* config) {
+absl::StatusOr<const Family*> ReadFamily(const ConfigFields& fields, ModelConfig* config) {
   QUARTET_ASSIGN_OR_RETURN(config->model_type, fields.String("model_type", ""));
   const Family* family = FindFamily(config->model_type);
   if (family == nullptr) {
@@ -172,7 +75,7 @@ absl::StatusOr<const Family*> ReadFamily(const Fields& fields, ModelConfig* conf
   return family;
 }
 
-absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
+absl::Status ReadRope(const ConfigFields& fields, ModelConfig* config) {
   QUARTET_ASSIGN_OR_RETURN(config->rope_theta, fields.Number("rope_theta", 1, kMaxRopeTheta, 10000.0));
   QUARTET_ASSIGN_OR_RETURN(const double rotated, fields.Number("partial_rotary_factor", 0, 1, 1.0));
   if (rotated != 1)
@@ -183,13 +86,13 @@ absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
   const json* object = fields.Find(name);
   if (object == nullptr) return absl::OkStatus();
   if (!object->is_object()) return fields.Error(name, "it must be an object or null");
-  const Fields rope(*object, fields.file(), absl::StrCat(name, "."));
+  const ConfigFields rope(*object, fields.file(), absl::StrCat(name, "."));
   if (name == "rope_parameters") {
     QUARTET_ASSIGN_OR_RETURN(config->rope_theta, rope.Number("rope_theta", 1, kMaxRopeTheta, config->rope_theta));
   }
   const json *new_type = rope.Find("rope_type"), *old_type = rope.Find("type");
   if (new_type != nullptr && old_type != nullptr && *new_type != *old_type) {
-    return rope.Error("type", absl::StrCat("rope_type, another name of it, is ", CutJson(*new_type, kMostShownBytes)));
+    return rope.Error("type", absl::StrCat("rope_type, another name of it, is ", ShownValue(*new_type)));
   }
   const std::string type_name = new_type != nullptr ? "rope_type" : "type";
   QUARTET_ASSIGN_OR_RETURN(const std::string type, rope.String(type_name, "default"));
@@ -215,7 +118,7 @@ absl::Status ReadRope(const Fields& fields, ModelConfig* config) {
 }
 
 // Reads the window through which a layer attends; none where no layer does, whatever sliding_window says.
-absl::Status ReadSlidingWindow(const Fields& fields, Windows windows, ModelConfig* config) {
+absl::Status ReadSlidingWindow(const ConfigFields& fields, Windows windows, ModelConfig* config) {
   const bool all = windows == Windows::kAll, some = windows == Windows::kSomeOfThem;
   const int64_t layers = config->num_hidden_layers;
   bool uses_window = all;
@@ -253,7 +156,7 @@ absl::Status ReadSlidingWindow(const Fields& fields, Windows windows, ModelConfi
   return absl::OkStatus();
 }
 
-absl::Status ReadShape(const Fields& fields, const Family& family, ModelConfig* config) {
+absl::Status ReadShape(const ConfigFields& fields, const Family& family, ModelConfig* config) {
   QUARTET_ASSIGN_OR_RETURN(config->vocab_size, fields.Dimension("vocab_size", family.vocab_size));
   QUARTET_ASSIGN_OR_RETURN(config->hidden_size, fields.Dimension("hidden_size", kDefaultHiddenSize));
   QUARTET_ASSIGN_OR_RETURN(config->intermediate_size, fields.Dimension("intermediate_size", family.intermediate_size));
@@ -294,7 +197,7 @@ absl::Status ReadShape(const Fields& fields, const Family& family, ModelConfig* 
   return absl::OkStatus();
 }
 
-absl::Status ReadMultipliers(const Fields& fields, ModelConfig* config) {
+absl::Status ReadMultipliers(const ConfigFields& fields, ModelConfig* config) {
   QUARTET_ASSIGN_OR_RETURN(config->embedding_multiplier, fields.Factor("embedding_multiplier", 1.0));
   QUARTET_ASSIGN_OR_RETURN(config->logits_scaling, fields.Factor("logits_scaling", 1.0));
   QUARTET_ASSIGN_OR_RETURN(config->block.residual_multiplier, fields.Factor("residual_multiplier", 1.0));
@@ -302,7 +205,7 @@ absl::Status ReadMultipliers(const Fields& fields, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-absl::Status ReadVariant(const Fields& fields, const Family& family, ModelConfig* config) {
+absl::Status ReadVariant(const ConfigFields& fields, const Family& family, ModelConfig* config) {
   QUARTET_ASSIGN_OR_RETURN(config->rms_norm_eps, fields.Number("rms_norm_eps", 1e-20, 0.1, family.rms_norm_eps));
   QUARTET_ASSIGN_OR_RETURN(config->tie_word_embeddings, fields.Boolean("tie_word_embeddings"));
   QUARTET_ASSIGN_OR_RETURN(config->initializer_range, fields.Number("initializer_range", 0, 1e6, 0.02));
@@ -325,7 +228,8 @@ absl::Status ReadVariant(const Fields& fields, const Family& family, ModelConfig
   return absl::OkStatus();
 }
 
-absl::Status ReadTokenIds(const Fields& fields, const std::string& folder, const Family& family, ModelConfig* config) {
+absl::Status ReadTokenIds(const ConfigFields& fields, const std::string& folder, const Family& family,
+                          ModelConfig* config) {
   using Id = std::optional<int64_t>;
   const auto optional_id = [&](const std::string& name, Id fallback) -> absl::StatusOr<Id> {
     if (!fields.Has(name)) return fallback;
@@ -343,7 +247,8 @@ absl::Status ReadTokenIds(const Fields& fields, const std::string& folder, const
   if (absl::IsNotFound(generation.status())) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(generation.status());
   if (!generation->is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": it must be a JSON object"));
-  QUARTET_ASSIGN_OR_RETURN(std::vector<int64_t> ids, Fields(*generation, path).Ids("eos_token_id", config->vocab_size));
+  QUARTET_ASSIGN_OR_RETURN(std::vector<int64_t> ids,
+                           ConfigFields(*generation, path).Ids("eos_token_id", config->vocab_size));
   if (!ids.empty()) config->eos_token_ids = std::move(ids);
   return absl::OkStatus();
 }
@@ -387,6 +292,7 @@ std::string ModelsIn(const std::string& folder) {
 }  // namespace
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
+  if (IsAdapterFolder(folder)) return ReadAdaptedConfig(folder);
   const std::string path = absl::StrCat(folder, "/config.json");
   ModelConfig config;
   absl::StatusOr<std::string> text = ReadTextFile(path, kMaxConfigBytes);
@@ -398,7 +304,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
   QUARTET_ASSIGN_OR_RETURN(config.json, std::move(text));
   QUARTET_ASSIGN_OR_RETURN(const json object, ParseJson(config.json, path));
   if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": it must be a JSON object"));
-  const Fields fields(object, path);
+  const ConfigFields fields(object, path);
   QUARTET_ASSIGN_OR_RETURN(const Family* family, ReadFamily(fields, &config));
   QUARTET_RETURN_IF_ERROR(ReadShape(fields, *family, &config));
   QUARTET_RETURN_IF_ERROR(ReadVariant(fields, *family, &config));
@@ -419,6 +325,11 @@ absl::Status CheckLengthInWindow(const ModelConfig& config, const std::string& f
 
 absl::Status CheckHead(const ModelConfig& config, const std::string& folder, HeadKind head) {
   if (head != HeadKind::kVocabulary || config.head != HeadKind::kScalar) return absl::OkStatus();
+  if (config.lora.has_value() && config.lora->has_head) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder, "/adapter_config.json: modules_to_save names a scalar head (", std::string(kScalarHead),
+                     "): adapters of a critic or a reward model; here a language model is wanted"));
+  }
   return absl::InvalidArgumentError(
       absl::StrCat(folder, "/config.json: architectures names a model with a scalar head (", config.scalar_head,
                    ".weight), a critic or a reward model; here a language model is wanted, \"",

@@ -49,6 +49,16 @@ struct BlockSpec {
   std::optional<double> attention_multiplier;
 };
 
+// Low-rank adapters of a folder as PEFT writes it: what is added to products of a model that stays as it is.
+struct LoraConfig {
+  std::string base_folder;  // the model's
+  int64_t r = 0;
+  double scale = 1;                  // of what they add
+  std::vector<std::string> targets;  // the products, "q_proj" and so on, the same in every block
+  bool has_head = false;             // they bring a scalar head, whole
+  double dropout = 0;                // that the folder was trained with; there is none here
+};
+
 struct ModelConfig {
   std::string model_type;  // of a family of models: "llama", "qwen2", ...
   int64_t vocab_size = 0;
@@ -77,9 +87,12 @@ struct ModelConfig {
   std::optional<int64_t> pad_token_id;
   std::vector<int64_t> eos_token_ids;  // generation_config.json's, else config.json's
   std::string json;                    // config.json as read
+  // Of a folder of adapters; all else is its model's, but for `head` where they bring one.
+  std::optional<LoraConfig> lora;
 };
 
-// Reads `folder`/config.json (and generation_config.json where there is one). For an absent key it takes the default of
+// Reads `folder`/config.json (and generation_config.json where there is one); of a folder of adapters
+// (core/model/lora.h) those of its model. For an absent key it takes the default of
 // transformers' configuration class. INVALID_ARGUMENT names the file, the field, its value and what is allowed;
 // architectures and RoPE variants that are not supported are refused by name.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder);

@@ -1,9 +1,11 @@
 #include "core/run_folder/run_inputs.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -20,12 +22,17 @@
 namespace quartet {
 namespace {
 
-constexpr const char* kCompanions[] = {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
+constexpr const char* kAdapterWeights = "adapter_model.safetensors";
+constexpr const char* kCompanions[] = {"config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json",
+                                       "chat_template.jinja"};
 
 // Nothing where they cannot be read.
 std::optional<uint64_t> HashWeights(const std::string& folder) {
   constexpr int64_t kElements = 256;  // at the beginning and in the middle of each tensor
-  const auto reader = CheckpointReader::Open(folder);
+  const std::string adapters = absl::StrCat(folder, "/", kAdapterWeights);
+  std::error_code error;
+  const auto reader =
+      std::filesystem::exists(adapters, error) ? CheckpointReader::OpenFile(adapters) : CheckpointReader::Open(folder);
   if (!reader.ok()) return std::nullopt;
   uint64_t hash = 0;
   std::vector<char> elements;

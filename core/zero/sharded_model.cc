@@ -17,6 +17,7 @@
 #include "core/comm/agreement.h"
 #include "core/memory/accounted_tensor.h"
 #include "core/memory/catch_exceptions.h"
+#include "core/model/lora.h"
 #include "core/model/packed_attention.h"
 #include "core/model/scalar_head_check.h"
 #include "core/safetensors/reader.h"
@@ -103,9 +104,8 @@ void ShardedModel::Impl::CompleteFromOwners(int group, const at::Tensor& values)
 }
 
 bool ShardedModel::Impl::DrawsHead(const CheckpointReader& reader) const {
-  if (options.head != HeadKind::kScalar || !options.initialize_missing_head || config.head == HeadKind::kScalar) {
-    return false;
-  }
+  if (options.head != HeadKind::kScalar) return false;
+  if (!has_adapters_head() && (!options.initialize_missing_head || config.head == HeadKind::kScalar)) return false;
   const ParameterSpec& head = layout.groups[layout.head_group].parameters[layout.head];
   return reader.tensors().count(NameInFolder(head, config)) == 0;
 }
@@ -168,45 +168,76 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
                                                                  const ShardedModelOptions& options, Ledger* ledger,
                                                                  std::unique_ptr<Impl> impl) {
   QUARTET_RETURN_IF_ERROR(CheckOptions(options));
-  Impl& model = *impl;
-  QUARTET_CHECK(options.tensor_parallel.size == 1 || model.world->size() == 1) << "shares are not sharded";
-  if (model.replica != nullptr && options.zero_stage == 0) {
+  QUARTET_CHECK(options.tensor_parallel.size == 1 || impl->world->size() == 1) << "shares are not sharded";
+  if (impl->replica != nullptr && options.zero_stage == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("zero_stage 0 shards nothing: shard_size must be the number of ranks, ", model.world->size()));
+        absl::StrCat("zero_stage 0 shards nothing: shard_size must be the number of ranks, ", impl->world->size()));
   }
+  impl->folder = folder;
+  impl->options = options;
+  impl->ledger = ledger;
+  const auto open = [&folder](Impl* model) { return OpenModel(folder, model); };
+  if (!IsAdapterFolder(folder)) return Read(std::move(impl), open);
+
+  auto adapters = std::make_unique<Impl>();
+  adapters->folder = folder;
+  adapters->options = options;
+  adapters->options.zero_stage = options.zero_stage == 0 ? 0 : 2;
+  adapters->options.offload_param = false;
+  adapters->world = impl->world;
+  adapters->shard = impl->shard;
+  adapters->replica = impl->replica;
+  adapters->ledger = ledger;
+  impl->options.trainable = false;
+  impl->options.adam_offload = false;
+  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ShardedModel> model, Read(std::move(impl), open));
+  const Impl& base = *model->impl_;
+  QUARTET_ASSIGN_OR_RETURN(model->impl_->adapters, Read(std::move(adapters), [&base](Impl* of_adapters) {
+                             return OpenAdaptersOf(base, of_adapters);
+                           }));
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> ShardedModel::OpenModel(const std::string& folder, Impl* impl) {
+  Impl& model = *impl;
+  const ShardedModelOptions& options = model.options;
+  QUARTET_ASSIGN_OR_RETURN(model.config, ReadModelConfig(folder));
+  QUARTET_RETURN_IF_ERROR(CheckHead(model.config, folder, options.head));
+  if (model.config.lora.has_value()) model.folder = model.config.lora->base_folder;
+  if (!options.scalar_head.empty()) model.config.scalar_head = options.scalar_head;
+  std::unique_ptr<CheckpointReader> reader;  // null on the meta device
+  if (!options.device.is_meta()) {
+    QUARTET_ASSIGN_OR_RETURN(reader, CheckpointReader::Open(model.folder));
+  }
+  QUARTET_RETURN_IF_ERROR(CheckTensorParallel(model.config, options.tensor_parallel.size));
+  model.layout = ShareOfLayout(model.config, options.head, options.tensor_parallel);
+  model.config = ShareOfConfig(model.config, options.tensor_parallel.size);
+  if (options.head == HeadKind::kScalar && reader != nullptr && !model.has_adapters_head()) {
+    QUARTET_RETURN_IF_ERROR(CheckScalarHead(model.config, model.folder, *reader));
+  }
+  if (!model.logs() || reader == nullptr) return reader;
+  LogUnread(*reader, model.layout, model.config, model.folder);
+  if (model.DrawsHead(*reader) && !model.has_adapters_head()) {
+    QUARTET_LOG(kInfo) << model.folder << ": there is no " << model.config.scalar_head
+                       << ".weight; the scalar head begins at random weights, drawn with seed " << options.seed;
+  }
+  return reader;
+}
+
+absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Read(std::unique_ptr<Impl> impl, const OpenFolder& open) {
+  Impl& model = *impl;
+  const ShardedModelOptions& options = model.options;
   if (options.zero_stage == 0 || (options.zero_stage == 2 && !options.trainable)) {
     QUARTET_ASSIGN_OR_RETURN(model.alone, MakeLoneGroup(options.device));
     model.shard = model.alone.get();
-    if (model.world->size() > 1) model.replica = model.world;
+    model.replica = model.world->size() > 1 ? model.world : nullptr;
   }
-  model.folder = folder;
-  model.options = options;
-  model.ledger = ledger;
   const int64_t element_bytes = static_cast<int64_t>(c10::elementSize(options.compute_dtype));
+  const std::string what = "loading " + model.folder;
 
   // Whatever happens to this rank's part, all ranks meet below before the first other collective.
   auto read = [&]() -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(model.config, ReadModelConfig(folder));
-    QUARTET_RETURN_IF_ERROR(CheckHead(model.config, folder, options.head));
-    if (!options.scalar_head.empty()) model.config.scalar_head = options.scalar_head;
-    std::unique_ptr<CheckpointReader> reader;  // null on the meta device
-    if (!options.device.is_meta()) {
-      QUARTET_ASSIGN_OR_RETURN(reader, CheckpointReader::Open(folder));
-    }
-    QUARTET_RETURN_IF_ERROR(CheckTensorParallel(model.config, options.tensor_parallel.size));
-    model.layout = ShareOfLayout(model.config, options.head, options.tensor_parallel);
-    model.config = ShareOfConfig(model.config, options.tensor_parallel.size);
-    if (options.head == HeadKind::kScalar && reader != nullptr) {
-      QUARTET_RETURN_IF_ERROR(CheckScalarHead(model.config, folder, *reader));
-    }
-    const bool logs = model.world->rank() == 0 && options.tensor_parallel.rank == 0;
-    if (logs && reader != nullptr) {
-      LogUnread(*reader, model.layout, model.config, folder);
-      if (model.DrawsHead(*reader)) {
-        QUARTET_LOG(kInfo) << folder << ": there is no " << model.config.scalar_head
-                           << ".weight; the scalar head begins at random weights, drawn with seed " << options.seed;
-      }
-    }
+    QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, open(&model));
     const auto& groups = model.layout.groups;
     for (const ParameterGroup& group : groups) {
       model.flat.push_back(MakeFlatGroup(group, element_bytes, model.shard->size(), model.replicas()));
@@ -226,21 +257,20 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
       const OwnedRange range = model.Owned(g, model.world->rank());
       QUARTET_RETURN_IF_ERROR(
           model.Read(*reader, g, range.begin, model.groups[g].shard.narrow(0, range.offset, range.count)));
-      if (logs) ReportLoading("reading weights", g + 1, static_cast<int64_t>(groups.size()));
+      if (model.logs()) ReportLoading("reading weights", g + 1, static_cast<int64_t>(groups.size()));
     }
     return absl::OkStatus();
   };
 
   at::NoGradGuard no_grad;
   try {
-    const std::string what = "loading " + folder;
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*model.world,
                                           WithoutDeadline(*model.world, options.device, what,
                                                           [&] {
                                                             try {
                                                               return read();
                                                             } catch (const std::exception& error) {
-                                                              return StatusOf(error, what, *ledger);
+                                                              return StatusOf(error, what, *model.ledger);
                                                             }
                                                           }),
                                           options.device));
@@ -249,7 +279,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
       model.RefreshComputeWeights(g);
     }
   } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("loading ", folder, ": ", error.what()));
+    return absl::UnavailableError(absl::StrCat(what, ": ", error.what()));
   }
   return std::unique_ptr<ShardedModel>(new ShardedModel(std::move(impl)));
 }
@@ -298,15 +328,14 @@ void ShardedModel::Forward(const PackedSequences& batch,
       GatheredGroup group = model.Gather(g, next_of(b));
       if (empty) continue;
       const TraceScope span("forward block ", b);
-      hidden =
-          DecoderBlock(model.config, BlockWeights(model.layout.groups[g], group.tensors()), rotary, attention, hidden);
+      hidden = DecoderBlock(model.config, Block(g, group.tensors()), rotary, attention, hidden);
     }
     GatheredGroup head = model.Gather(model.layout.head_group, -1);
     if (!empty) {
       const TraceScope span("head");
       hidden = FinalNorm(model.config, model.options.head, head.tensors()[model.layout.final_norm], hidden);
       const MemoryScope logits(model.ledger, MemoryCategory::kLogits);
-      use(hidden, head.tensors()[model.layout.head]);
+      use(hidden, model.has_adapters_head() ? model.AdaptersHead() : head.tensors()[model.layout.head]);
     }
   } catch (...) {
     model.DropPending();

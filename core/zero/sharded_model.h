@@ -27,6 +27,7 @@
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/tensor_parallel.h"
+#include "core/safetensors/reader.h"
 
 namespace quartet {
 
@@ -100,7 +101,8 @@ class GatheredGroup {
 // One thread; all ranks in step (Gather is a collective at stage 3).
 class ShardedModel {
  public:
-  // Each rank reads only the byte ranges of its part of `folder`'s safetensors. Errors name file and tensor: missing,
+  // Each rank reads only the byte ranges of its part of `folder`'s safetensors. A folder of adapters
+  // (core/model/lora.h) is its model, frozen, with adapters(). Errors name file and tensor: missing,
   // other shape, unsupported type; so does one where a vocabulary head is asked for of a folder with a scalar one. On
   // the meta device only config.json is read.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Load(const std::string& folder,
@@ -118,6 +120,12 @@ class ShardedModel {
   // Of the rows of the vocabulary head that this rank has, those that stand for tokens: the first ones.
   int64_t vocabulary() const;
   ProcessGroup& process_group();  // of all ranks
+
+  // The adapters that forwards add, or null: a model of their own, of the layout of MakeLoraLayout, that keeps them
+  // whole in the compute type (stage 0, or 2). Where the options say trainable they are what is trained.
+  ShardedModel* adapters() const;
+  // A block's weights, with its adapters, of `tensors`, in the order of its group's parameters.
+  BlockWeights Block(int group, const std::vector<at::Tensor>& tensors) const;
   Ledger& ledger();
 
   // Waits for (or starts) the gather of `group`, and starts that of `prefetch` (-1: none) behind it.
@@ -168,6 +176,12 @@ class ShardedModel {
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Load(const std::string& folder,
                                                             const ShardedModelOptions& options, Ledger* ledger,
                                                             std::unique_ptr<Impl> impl);
+  // The weights of impl->folder. `open` makes impl->config and impl->layout, and opens the files, but on the meta
+  // device, where it returns null.
+  using OpenFolder = std::function<absl::StatusOr<std::unique_ptr<CheckpointReader>>(Impl*)>;
+  static absl::StatusOr<std::unique_ptr<ShardedModel>> Read(std::unique_ptr<Impl> impl, const OpenFolder& open);
+  static absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenModel(const std::string& folder, Impl* impl);
+  static absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenAdaptersOf(const Impl& model, Impl* impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -56,6 +56,7 @@ struct ShardedModel::Impl {
   ComputeWeights compute_weights = ComputeWeights::kGatheredFromShards;
   std::vector<ShardedGroup> groups;  // by group
   std::vector<ParameterShard> parameter_shards;
+  std::unique_ptr<ShardedModel> adapters;  // null: none
 
   // The gather under way.
   struct Pending {
@@ -66,6 +67,8 @@ struct ShardedModel::Impl {
   };
   std::optional<Pending> pending;
 
+  // Whether this rank tells of what is read.
+  bool logs() const { return world->rank() == 0 && options.tensor_parallel.rank == 0; }
   // Elements [shard_begin, shard_begin + flat.shard) of a group's flat buffer are this rank's shard.
   int64_t shard_begin(int group) const { return shard->rank() * flat[group].shard; }
   bool gathers() const {
@@ -113,6 +116,17 @@ struct ShardedModel::Impl {
   // Makes `compute` follow `shard`, after a change of the latter. Where groups stay whole a collective over the shard
   // group.
   void RefreshComputeWeights(int group);
+
+  // What a group of a model that does not gather is computed with: always there.
+  std::vector<at::Tensor> WholeGroup(int group) const { return Views(group, groups[group].compute); }
+  // A block's weights, of tensors of its group and of its adapters' group.
+  BlockWeights Block(int group, const std::vector<at::Tensor>& tensors,
+                     const std::vector<at::Tensor>& adapter_tensors) const;
+  // Those adapters; none where there are none.
+  std::vector<at::Tensor> AdaptersOf(int group) const;
+  // Whether the scalar head is the adapters'; its weight then.
+  bool has_adapters_head() const { return config.lora.has_value() && config.lora->has_head; }
+  at::Tensor AdaptersHead() const;
 
   // Whether the folder has no scalar head where one is wanted, and does not say that it has.
   bool DrawsHead(const CheckpointReader& reader) const;

@@ -68,6 +68,9 @@ absl::StatusOr<std::unique_ptr<TrainableModel>> TrainableModel::Load(
   impl->options.model.trainable = true;
   QUARTET_ASSIGN_OR_RETURN(impl->model, load(impl->options.model));
   impl->sharded = impl->model->impl_.get();
+  if (impl->model->adapters() != nullptr) {
+    return absl::InvalidArgumentError("adapters cannot be trained; allowed: a model");
+  }
   // Whatever happens to this rank, all meet before the first micro-batch.
   absl::Status mine;
   try {

@@ -23,6 +23,7 @@
 #include "core/config/address.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/placement.h"
+#include "core/model/lora.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/position_check.h"
@@ -59,6 +60,7 @@ struct ModelUse {
   std::string length_option;
   int64_t length;
   std::string scalar_head = "";  // its name there; "": as config.json says
+  bool is_trained = false;
 };
 
 // The option and the folder of the model whose tokenizer is the run's: the actor's, unless a reward model alone is
@@ -73,10 +75,12 @@ std::vector<ModelUse> ModelsOf(const RunConfig& c, const std::vector<std::string
   if (Has(services, "policy_trainer")) {
     models.push_back(
         {"actor.pretrain", c.actor().pretrain(), HeadKind::kVocabulary, true, "actor.max_len", c.actor().max_len()});
+    models.back().is_trained = true;
   }
   if (Has(services, "critic_trainer")) {
     models.push_back(
         {"critic.pretrain", c.critic().pretrain(), HeadKind::kScalar, false, "critic.max_len", c.critic().max_len()});
+    models.back().is_trained = true;
   }
   if (Has(services, "rollout")) {
     models.push_back({kRolloutModel, c.rollout().pretrain(), HeadKind::kVocabulary, true, "rollout.max_model_len",
@@ -95,33 +99,55 @@ std::vector<ModelUse> ModelsOf(const RunConfig& c, const std::vector<std::string
   return models;
 }
 
+absl::Status CheckAdapters(const std::string& folder, const ParameterLayout& layout) {
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, OpenAdapters(folder, layout));
+  for (const ParameterGroup& group : layout.groups) {
+    for (const ParameterSpec& parameter : group.parameters) {
+      const auto found = reader->tensors().find(parameter.name);
+      if (found == reader->tensors().end()) {
+        return absl::NotFoundError(absl::StrCat("the adapters in ", folder, " have no tensor ", parameter.name));
+      }
+      if (found->second.shape == parameter.shape) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          reader->files().front(), ": tensor ", parameter.name, " has shape [",
+          absl::StrJoin(found->second.shape, ", "), "], the model needs [", absl::StrJoin(parameter.shape, ", "), "]"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckWeights(const ModelUse& use, ModelConfig model) {
   if (!use.scalar_head.empty()) model.scalar_head = use.scalar_head;
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(use.folder));
-  if (use.head == HeadKind::kScalar) QUARTET_RETURN_IF_ERROR(CheckScalarHead(model, use.folder, *reader));
-  for (const ParameterGroup& group : MakeParameterLayout(model, use.head).groups) {
+  const std::string& folder = model.lora.has_value() ? model.lora->base_folder : use.folder;
+  const bool brings_head = model.lora.has_value() && model.lora->has_head;
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(folder));
+  if (use.head == HeadKind::kScalar && !brings_head) {
+    QUARTET_RETURN_IF_ERROR(CheckScalarHead(model, folder, *reader));
+  }
+  const ParameterLayout layout = MakeParameterLayout(model, use.head);
+  for (const ParameterGroup& group : layout.groups) {
     for (const ParameterSpec& parameter : group.parameters) {
       const std::string name = NameInFolder(parameter, model);
       const auto found = reader->tensors().find(name);
       const bool is_score = IsScalarHead(parameter);
       if (found == reader->tensors().end()) {
-        if (is_score && !use.has_head && model.head != HeadKind::kScalar) continue;
+        if (is_score && (brings_head || (!use.has_head && model.head != HeadKind::kScalar))) continue;
         const char* why = "";
         if (is_score) {
           why = model.head == HeadKind::kScalar ? ", the scalar head that config.json says they have"
                                                 : "; a reward model has a scalar head: "
                                                   "AutoModelForSequenceClassification with num_labels=1";
         }
-        return absl::NotFoundError(absl::StrCat("the weights in ", use.folder, " have no tensor ", name, why));
+        return absl::NotFoundError(absl::StrCat("the weights in ", folder, " have no tensor ", name, why));
       }
-      if (found->second.shape == parameter.shape) continue;
+      if (found->second.shape == parameter.shape || (is_score && brings_head)) continue;
       return absl::InvalidArgumentError(absl::StrCat(reader->files()[found->second.file], ": tensor ", name,
                                                      " has shape [", absl::StrJoin(found->second.shape, ", "),
                                                      "], the model needs [", absl::StrJoin(parameter.shape, ", "), "]",
                                                      is_score ? ": train and save it with num_labels=1" : ""));
     }
   }
-  return absl::OkStatus();
+  return model.lora.has_value() ? CheckAdapters(use.folder, MakeLoraLayout(model, layout)) : absl::OkStatus();
 }
 
 // That an engine's cache holds a sequence of the greatest length: its keys and values, whatever lies between them.
@@ -155,6 +181,8 @@ absl::Status CheckStopTokens(int64_t vocabulary, const RolloutConfig& rollout) {
 // that differ in it are in order elsewhere.
 absl::Status CheckTakesWeightsOf(const TrainerConfig& actor, const ModelUse& use, const ModelConfig& model) {
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig trained, ReadModelConfig(actor.pretrain()));
+  QUARTET_RETURN_IF_ERROR(
+      Prefixed(use.option, RefuseAdapters(model, use.folder, "a rollout that takes the actor's weights is a model")));
   if (trained.vocab_size == model.vocab_size) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(use.option, ": vocab_size in ", use.folder, "/config.json is ",
                                                  model.vocab_size, ", and that of actor.pretrain, ", actor.pretrain(),
@@ -287,6 +315,9 @@ absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::s
     QUARTET_RETURN_IF_ERROR(CheckModelFolder(use.option, use.folder));
     const absl::StatusOr<ModelConfig> model = ReadModelConfig(use.folder);
     QUARTET_RETURN_IF_ERROR(Prefixed(use.option, model.status()));
+    if (use.is_trained) {
+      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, RefuseAdapters(*model, use.folder, kTrainsWholeModels)));
+    }
     QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckHead(*model, use.folder, use.head)));
     // Trainers and the scorer compute at positions beyond those that the model was made for; the rollout refuses to.
     const auto check_length = use.option == kRolloutModel ? CheckLengthInPositions : CheckLengthInWindow;

@@ -77,6 +77,50 @@ class CheckInputsTest : public ::testing::Test {
   RunConfig config_;
 };
 
+TEST_F(CheckInputsTest, TakesAdaptersWhereAModelIsOnlyRead) {
+  const auto write = [&](const std::string& name, const nlohmann::json& fields, int64_t inputs) {
+    const std::string folder = InScratch(name);
+    fs::create_directories(folder);
+    nlohmann::json config = {{"peft_type", "LORA"},
+                             {"base_model_name_or_path", InScratch("model")},
+                             {"r", 2},
+                             {"lora_alpha", 4},
+                             {"target_modules", {"q_proj"}}};
+    config.update(fields);
+    std::ofstream(folder + "/adapter_config.json") << config;
+    const std::string prefix = "base_model.model.model.layers.0.self_attn.q_proj.";
+    const auto writer = *SafetensorsWriter::Create(
+        folder + "/adapter_model.safetensors",
+        {{prefix + "lora_A.weight", Dtype::kF32, {2, inputs}}, {prefix + "lora_B.weight", Dtype::kF32, {8, 2}}});
+    const std::vector<float> values(2 * std::max<int64_t>(inputs, 8));
+    ASSERT_TRUE(writer->Write(0, 0, values.data(), 8 * inputs).ok());
+    ASSERT_TRUE(writer->Write(1, 0, values.data(), 64).ok());
+    ASSERT_TRUE(writer->Close().ok());
+  };
+  write("adapters", nlohmann::json::object(), 8);
+  config_.mutable_reference()->set_pretrain(InScratch("adapters"));
+  EXPECT_EQ(Error(), "");
+  write("wide", nlohmann::json::object(), 9);
+  config_.mutable_reference()->set_pretrain(InScratch("wide"));
+  EXPECT_THAT(Error(), AllOf(HasSubstr("q_proj.lora_A.weight has shape [2, 9]"), HasSubstr("needs [2, 8]")));
+  write("more", {{"target_modules", {"q_proj", "v_proj"}}}, 8);
+  config_.mutable_reference()->set_pretrain(InScratch("more"));
+  EXPECT_THAT(Error(), HasSubstr("v_proj.lora_A.weight"));
+  write("far", {{"base_model_name_or_path", "org/model"}}, 8);
+  config_.mutable_reference()->set_pretrain(InScratch("far"));
+  EXPECT_THAT(Error(),
+              AllOf(StartsWith("reference.pretrain: "), HasSubstr("base_model_name_or_path is \"org/model\"")));
+  config_.mutable_reference()->set_pretrain(InScratch("model"));
+  config_.mutable_rollout()->set_pretrain(InScratch("adapters"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("rollout.pretrain: "), HasSubstr("adapters")));
+  config_.mutable_rollout()->set_pretrain(InScratch("model"));
+  config_.mutable_critic()->set_pretrain(InScratch("adapters"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("critic.pretrain: "), HasSubstr("only whole models can be trained")));
+  config_.mutable_critic()->set_pretrain(InScratch("model"));
+  config_.mutable_actor()->set_pretrain(InScratch("adapters"));
+  EXPECT_THAT(Error(), AllOf(StartsWith("actor.pretrain: "), HasSubstr("only whole models can be trained")));
+}
+
 TEST_F(CheckInputsTest, NamesAStopTokenBeyondTheVocabulary) {
   config_.mutable_rollout()->add_stop_token_ids(31);
   EXPECT_EQ(Error(), "");

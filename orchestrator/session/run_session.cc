@@ -16,6 +16,7 @@
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/template_date.h"
 #include "core/hardware/topology.h"
+#include "core/model/lora.h"
 #include "core/run_folder/checkpoint_search.h"
 #include "core/run_folder/phase_file.h"
 #include "core/run_folder/run_inputs.h"
@@ -59,7 +60,8 @@ absl::Status OnceItHasBegun(const absl::Status& status) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config, const std::string& model) {
   const std::string& chat_template = config.data().tokenizer_chat_template();
-  const std::string& folder = TrainerOf(config, model).pretrain();
+  QUARTET_ASSIGN_OR_RETURN(const std::string folder,
+                           Prefixed(model + ".pretrain", TokenizerFolder(TrainerOf(config, model).pretrain())));
   QUARTET_ASSIGN_OR_RETURN(const std::optional<absl::CivilDay> date, TemplateDate(config.data()));
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
       Tokenizer::Load(folder, {chat_template, date, config.data().chat_template_kwargs()});

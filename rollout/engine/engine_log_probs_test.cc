@@ -41,45 +41,55 @@ std::vector<float> TrainersLogProbs(ShardedModel& model, const GeneratedSequence
   return log_probs;
 }
 
-TEST(RolloutEngine, ItsLogProbsAreTheTrainers) {
+// `prompts_of`: the model whose golden cases' prompts are answered.
+void ExpectTheTrainersLogProbs(const std::string& model, const std::string& prompts_of) {
   struct Allowed {
     std::string dtype;
     double mean;
     double most;
   };
   for (const auto& [dtype, mean, most] : {Allowed{"fp32", 2e-6, 2e-5}, Allowed{"bf16", 2e-6, 2e-5}}) {
-    for (const std::string model : {"llama_tied_llama3_rope", "qwen2"}) {
-      RolloutConfig options = OptionsFor(model);
-      options.set_dtype(dtype);
-      options.set_max_num_batched_tokens(50);
-      LoadedEngine engine(options);
-      const SamplingParams sampling = Sampling(0.7f, 20, 0.95f);
-      const Results results = Generate(*engine.engine, sampling, TasksOf(GoldenOf(model), 2));
+    RolloutConfig options = OptionsFor(model);
+    options.set_dtype(dtype);
+    options.set_max_num_batched_tokens(50);
+    LoadedEngine engine(options);
+    const SamplingParams sampling = Sampling(0.7f, 20, 0.95f);
+    const Results results = Generate(*engine.engine, sampling, TasksOf(GoldenOf(prompts_of), 2));
 
-      ShardedModelOptions model_options;
-      model_options.zero_stage = 0;
-      model_options.compute_dtype = dtype == "fp32" ? at::kFloat : at::kBFloat16;
-      Ledger ledger;
-      const auto store = MakeLocalStore();
-      const auto group = MakeProcessGroup(store.get(), ProcessGroupOptions());
-      ASSERT_TRUE(group.ok());
-      const auto judge = ShardedModel::Load(Folder(model), model_options, group->get(), &ledger);
-      ASSERT_TRUE(judge.ok()) << judge.status();
-      double sum = 0;
-      int64_t count = 0;
-      for (const auto& [key, sequence] : results) {
-        const std::vector<float> expected = TrainersLogProbs(**judge, sequence, sampling.temperature());
-        ASSERT_EQ(static_cast<int>(expected.size()), sequence.log_probs_size());
-        for (size_t t = 0; t < expected.size(); ++t) {
-          const double difference = std::abs(sequence.log_probs(static_cast<int>(t)) - expected[t]);
-          EXPECT_LE(difference, most) << model << " " << dtype;
-          sum += difference;
-          ++count;
-          EXPECT_GE(sequence.sampled_log_probs(static_cast<int>(t)), sequence.log_probs(static_cast<int>(t)) - 1e-6);
-        }
+    ShardedModelOptions model_options;
+    model_options.zero_stage = 0;
+    model_options.compute_dtype = dtype == "fp32" ? at::kFloat : at::kBFloat16;
+    Ledger ledger;
+    const auto store = MakeLocalStore();
+    const auto group = MakeProcessGroup(store.get(), ProcessGroupOptions());
+    ASSERT_TRUE(group.ok());
+    const auto judge = ShardedModel::Load(Folder(model), model_options, group->get(), &ledger);
+    ASSERT_TRUE(judge.ok()) << judge.status();
+    double sum = 0;
+    int64_t count = 0;
+    for (const auto& [key, sequence] : results) {
+      const std::vector<float> expected = TrainersLogProbs(**judge, sequence, sampling.temperature());
+      ASSERT_EQ(static_cast<int>(expected.size()), sequence.log_probs_size());
+      for (size_t t = 0; t < expected.size(); ++t) {
+        const double difference = std::abs(sequence.log_probs(static_cast<int>(t)) - expected[t]);
+        EXPECT_LE(difference, most) << model << " " << dtype;
+        sum += difference;
+        ++count;
+        EXPECT_GE(sequence.sampled_log_probs(static_cast<int>(t)), sequence.log_probs(static_cast<int>(t)) - 1e-6);
       }
-      EXPECT_LE(sum / static_cast<double>(count), mean) << model << " " << dtype;
     }
+    EXPECT_LE(sum / static_cast<double>(count), mean) << model << " " << dtype;
+  }
+}
+
+TEST(RolloutEngine, ItsLogProbsAreTheTrainers) {
+  for (const std::string model : {"llama_tied_llama3_rope", "qwen2"}) ExpectTheTrainersLogProbs(model, model);
+}
+
+// Adapters of ranks 8, 1, 16 and 3, which are added in the engine as in the trainer.
+TEST(RolloutEngine, ItsLogProbsWithAdaptersAreTheTrainers) {
+  for (const std::string base : {"llama", "llama_biases", "qwen3", "olmo2"}) {
+    ExpectTheTrainersLogProbs(base + "_lora", base);
   }
 }
 

@@ -367,6 +367,44 @@ TEST(TensorParallelEngine, InBf16ItsLogProbsAreNearThoseOfOneRank) {
   });
 }
 
+// Adapters are cut as the matrices that they are added to, or are whole beside a model that is cut.
+TEST(RolloutEngine, OfSeveralRanksAddsAdaptersAsOneDoes) {
+  const RolloutConfig options = OptionsFor("llama_lora");
+  const SamplingParams sampling = Greedy(8);
+  const json golden = GoldenOf("llama");
+  LoadedEngine lone(options);
+  const Results expected = Generate(*lone.engine, sampling, TasksOf(golden));
+  const auto expect_the_same = [&](const Results& results) {
+    ASSERT_EQ(results.size(), expected.size());
+    for (const auto& [key, sequence] : results) {
+      ASSERT_EQ(AnswerOf(sequence), AnswerOf(expected.at(key)));
+      for (int t = 0; t < sequence.log_probs_size(); ++t) {
+        EXPECT_NEAR(sequence.log_probs(t), expected.at(key).log_probs(t), 2e-5);
+      }
+    }
+  };
+  WithTensorParallelRanks(
+      options, 2, [&](int, RolloutEngine& engine) { expect_the_same(Generate(engine, sampling, TasksOf(golden))); });
+  WithTwoShardedRanks(options, [&](int rank, RolloutEngine& engine) {
+    const Results results =
+        GenerateInSteps(engine, sampling, rank == 0 ? TasksOf(golden) : std::vector<GenerationTask>(), 10);
+    if (rank == 0) expect_the_same(results);
+  });
+}
+
+// They have no place in the memory that a sleep gives back.
+TEST(RolloutEngine, KeepsItsAdaptersThroughASleepThatReleasesWeights) {
+  const json golden = GoldenOf("llama");
+  LoadedEngine engine(OptionsFor("llama_lora"));
+  const Results before = Generate(*engine.engine, Greedy(8), TasksOf(golden));
+  engine->Sleep(/*release_weights=*/true);
+  ASSERT_TRUE(engine->Wake().ok());
+  for (const auto& [key, sequence] : Generate(*engine.engine, Greedy(8), TasksOf(golden))) {
+    EXPECT_EQ(AnswerOf(sequence), AnswerOf(before.at(key)));
+    EXPECT_EQ(sequence.log_probs(7), before.at(key).log_probs(7));
+  }
+}
+
 TEST(TensorParallelEngine, HoldsItsShareOfWeightsAndCache) {
   const WideModel model(false);
   LoadedEngine lone(model.options);

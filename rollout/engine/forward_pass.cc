@@ -164,7 +164,7 @@ at::Tensor ForwardPass::Run(const std::vector<ScheduledChunk>& chunks, const std
     const GatheredGroup group = model.Gather(index, next);
     if (!work) continue;
     attention.set_layer(block);
-    const BlockWeights weights(layout.groups[index], ArrangeGathered(model, index, group));
+    const BlockWeights weights = model.Block(index, ArrangeGathered(model, index, group));
     hidden_TD = DecoderBlock(config, weights, rotary, attention, hidden_TD);
   }
   if (!tied) ends = model.Gather(layout.head_group);

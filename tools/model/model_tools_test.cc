@@ -103,10 +103,10 @@ TEST(TokenizeTest, RefusesFlagsThatContradictEachOther) {
   EXPECT_THAT(outcome.errors, HasSubstr("--decode goes with neither --chat nor --no_special_tokens"));
 }
 
-// Tensor `name` of what transformers computed with kModel.
+// Tensor `name` of what was computed with `model` elsewhere.
 template <typename Element>
-std::vector<Element> ModelGolden(const std::string& name) {
-  const auto reader = CheckpointReader::Open(std::string(kModel) + "/golden");
+std::vector<Element> ModelGolden(const std::string& model, const std::string& name) {
+  const auto reader = CheckpointReader::Open(model + "/golden");
   EXPECT_TRUE(reader.ok()) << reader.status();
   int64_t numel = 1;
   for (int64_t size : (*reader)->tensors().at(name).shape) numel *= size;
@@ -115,10 +115,10 @@ std::vector<Element> ModelGolden(const std::string& name) {
   return values;
 }
 
-TEST(LogProbsTest, AreThoseOfTransformersLogits) {
+void ExpectLogProbsOfGoldenLogits(const std::string& model) {
   constexpr int kSequences = 2, kLength = 13;
-  const auto ids = ModelGolden<int64_t>("ids");
-  const auto logits = ModelGolden<float>("logits");
+  const auto ids = ModelGolden<int64_t>(model, "ids");
+  const auto logits = ModelGolden<float>(model, "logits");
   ASSERT_EQ(ids.size(), kSequences * kLength);
   const size_t vocabulary = logits.size() / ids.size();
 
@@ -126,7 +126,7 @@ TEST(LogProbsTest, AreThoseOfTransformersLogits) {
   for (int s = 0; s < kSequences; ++s) {
     input.push_back({{"ids", std::vector<int64_t>(ids.begin() + s * kLength, ids.begin() + (s + 1) * kLength)}});
   }
-  const Outcome outcome = RunTool(std::string("log_probs --dtype=fp32 --model=") + kModel, input);
+  const Outcome outcome = RunTool("log_probs --dtype=fp32 --model=" + model, input);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;
   ASSERT_EQ(outcome.lines.size(), kSequences);
   for (int s = 0; s < kSequences; ++s) {
@@ -139,6 +139,12 @@ TEST(LogProbsTest, AreThoseOfTransformersLogits) {
       EXPECT_NEAR(log_probs[t].get<double>(), row[ids[s * kLength + t + 1]] - std::log(sum), 1e-4);
     }
   }
+}
+
+TEST(LogProbsTest, AreThoseOfTransformersLogits) { ExpectLogProbsOfGoldenLogits(kModel); }
+
+TEST(LogProbsTest, OfAFolderOfAdaptersAreThoseOfPeftsLogits) {
+  ExpectLogProbsOfGoldenLogits("core/model/testdata/granite_lora");
 }
 
 TEST(LogProbsTest, AreRefusedBeyondASlidingWindow) {

@@ -14,6 +14,7 @@
 #include "core/base/status_macros.h"
 #include "core/command_line/command_line.h"
 #include "core/data/json.h"
+#include "core/model/lora.h"
 #include "core/tokenizer/tokenizer.h"
 
 namespace quartet {
@@ -89,7 +90,8 @@ absl::StatusOr<nlohmann::json> Encode(const Tokenizer& tokenizer, const Options&
 }
 
 absl::Status Run(const Options& options) {
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(options.model));
+  QUARTET_ASSIGN_OR_RETURN(const std::string folder, TokenizerFolder(options.model));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder));
   std::string text;
   for (int64_t line = 1; std::getline(std::cin, text); ++line) {
     const std::string place = absl::StrCat("standard input, line ", line);

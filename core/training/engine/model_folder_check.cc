@@ -5,12 +5,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/model/lora.h"
 #include "core/tokenizer/comparison.h"
 #include "core/tokenizer/tokenizer.h"
 
 namespace quartet {
 
-absl::StatusOr<int64_t> ReadVocabulary(const std::string& folder, const ModelConfig& config) {
+absl::StatusOr<int64_t> ReadVocabulary(const std::string& model_folder, const ModelConfig& config) {
+  QUARTET_ASSIGN_OR_RETURN(const std::string folder, TokenizerFolder(model_folder));
   const std::string path = folder + "/tokenizer.json";
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return config.vocab_size;
@@ -27,7 +29,9 @@ absl::StatusOr<int64_t> ReadVocabulary(const std::string& role, const std::strin
   QUARTET_ASSIGN_OR_RETURN(const int64_t own, ReadVocabulary(folder, config));
   if (actor_folder.empty() || actor_folder == folder) return own;
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig actor_config, ReadModelConfig(actor_folder));
-  QUARTET_ASSIGN_OR_RETURN(const std::string difference, DescribeTokenizerDifference(folder, actor_folder));
+  QUARTET_ASSIGN_OR_RETURN(const std::string own_tokenizer, TokenizerFolder(folder));
+  QUARTET_ASSIGN_OR_RETURN(const std::string actors_tokenizer, TokenizerFolder(actor_folder));
+  QUARTET_ASSIGN_OR_RETURN(const std::string difference, DescribeTokenizerDifference(own_tokenizer, actors_tokenizer));
   if (difference.empty()) {
     QUARTET_ASSIGN_OR_RETURN(const int64_t tokens, ReadVocabulary(actor_folder, actor_config));
     if (tokens <= config.vocab_size) return tokens;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -10,7 +11,12 @@
 
 namespace quartet {
 
-// How many token ids there are for the model of `folder`, read as `config`: as many as its tokenizer.json has; without
+// Why trainers refuse adapters.
+inline constexpr std::string_view kTrainsWholeModels =
+    "only whole models can be trained; adapters can be a reference, a reward model, and evaluated";
+
+// How many token ids there are for the model of `folder`, read as `config`: as many as its tokenizer.json has (of
+// adapters without one, their model's); without
 // one, as its embedding has rows, of which there are often more (ShardedModelOptions::vocabulary). INVALID_ARGUMENT
 // where the tokenizer has ids that the model does not have: names both sizes.
 absl::StatusOr<int64_t> ReadVocabulary(const std::string& folder, const ModelConfig& config);

@@ -37,7 +37,7 @@ WholeWeights ArrangeWhole(const ShardedModel& model, const std::vector<at::Tenso
       weights.norm_D = tensors[layout.final_norm];
       weights.head = tensors[layout.head];
     } else if (g != 0) {
-      BlockWeights& block = weights.blocks.emplace_back(parameters, tensors);
+      BlockWeights& block = weights.blocks.emplace_back(model.Block(g, tensors));
       if (ComputeDevice(tensors.front()) == at::kCUDA) block.JoinProducts();
     }
   }

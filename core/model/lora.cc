@@ -1,0 +1,244 @@
+#include "core/model/lora.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/status_macros.h"
+#include "core/data/json.h"
+#include "core/model/config_fields.h"
+
+namespace quartet {
+namespace {
+
+// Products that may have adapters, by their names in a block.
+constexpr std::string_view kProducts[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                          "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
+                                          "mlp.down_proj"};
+constexpr std::string_view kAllLinear = "all-linear";
+// PEFT saves whatever a sequence classifier's head may be called; "score" it is in all classes here.
+constexpr std::string_view kOtherHead = "classifier";
+constexpr std::string_view kWeightsFile = "adapter_model.safetensors";
+constexpr std::string_view kPrefix = "base_model.model.";
+
+constexpr std::string_view kFieldsRead[] = {"base_model_name_or_path",
+                                            "bias",
+                                            "init_lora_weights",
+                                            "lora_alpha",
+                                            "lora_dropout",
+                                            "modules_to_save",
+                                            "peft_type",
+                                            "r",
+                                            "target_modules",
+                                            "use_rslora"};
+// Whatever they say, as long as the fields that are not named here are off.
+constexpr std::string_view kFieldsWithoutEffect[] = {
+    "auto_mapping", "inference_mode", "megatron_core", "peft_version", "qalora_group_size", "revision", "task_type"};
+// How weights were drawn that have been trained since. Others, such as "pissa", change the model's own weights as well.
+constexpr const char* kHarmlessInits[] = {"gaussian", "orthogonal"};
+
+bool Has(const auto& list, std::string_view value) { return std::ranges::find(list, value) != std::end(list); }
+
+std::string AdapterConfigPath(const std::string& folder) { return folder + "/adapter_config.json"; }
+
+bool IsOff(const nlohmann::json& value) {
+  return value.is_null() || value == false || value == "" || (value.is_structured() && value.empty());
+}
+
+absl::Status CheckOthersOff(const nlohmann::json& object, const ConfigFields& fields) {
+  for (const auto& [name, value] : object.items()) {
+    if (Has(kFieldsRead, name) || Has(kFieldsWithoutEffect, name) || IsOff(value)) continue;
+    return fields.Error(name, "it must be off: adapters with it are not supported");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckValues(const ConfigFields& fields) {
+  QUARTET_ASSIGN_OR_RETURN(const std::string type, fields.String("peft_type", "LORA"));
+  if (type != "LORA") return fields.Error("peft_type", "supported is \"LORA\"");
+  QUARTET_ASSIGN_OR_RETURN(const std::string bias, fields.String("bias", "none"));
+  if (bias != "none") return fields.Error("bias", "supported is \"none\": biases are the model's own");
+  const nlohmann::json* init = fields.Find("init_lora_weights");
+  if (init == nullptr || init->is_boolean()) return absl::OkStatus();
+  if (init->is_string() && Has(kHarmlessInits, init->get_ref<const std::string&>())) return absl::OkStatus();
+  return fields.Error("init_lora_weights",
+                      absl::StrCat("supported are true, false, \"", absl::StrJoin(kHarmlessInits, "\", \""),
+                                   "\": others may change the model's own weights, which are read as they are"));
+}
+
+absl::StatusOr<bool> ReadHasHead(const ConfigFields& fields) {
+  const nlohmann::json* modules = fields.Find("modules_to_save");
+  if (modules == nullptr) return false;
+  const std::string allowed = absl::StrCat("it must be null or a list of \"", std::string(kScalarHead),
+                                           "\", the scalar head: other modules cannot be brought whole");
+  if (!modules->is_array()) return fields.Error("modules_to_save", allowed);
+  for (const nlohmann::json& module : *modules) {
+    if (module != kScalarHead && module != kOtherHead) return fields.Error("modules_to_save", allowed);
+  }
+  return std::ranges::find(*modules, kScalarHead) != modules->end();
+}
+
+// Which products have adapters: a name stands for every module whose path it is or ends.
+absl::StatusOr<std::vector<std::string>> ReadTargets(const ConfigFields& fields, int64_t layers) {
+  const auto short_name = [](std::string_view product) { return std::string(product.substr(product.find('.') + 1)); };
+  std::vector<std::string> names;
+  for (const std::string_view product : kProducts) names.push_back(short_name(product));
+  const std::string allowed = absl::StrCat("it must be \"", std::string(kAllLinear), "\" or a list of ",
+                                           absl::StrJoin(names, ", "), "; in all layers or in none");
+  const nlohmann::json* targets = fields.Find("target_modules");
+  if (targets != nullptr && *targets == kAllLinear) return names;
+  if (targets == nullptr || !targets->is_array() || targets->empty()) return fields.Error("target_modules", allowed);
+  std::set<std::string> unknown;
+  for (const nlohmann::json& target : *targets) {
+    if (!target.is_string()) return fields.Error("target_modules", allowed);
+    unknown.insert(target.get<std::string>());
+  }
+  const std::set<std::string> wanted = unknown;
+  std::vector<std::string> found;
+  for (const std::string_view product : kProducts) {
+    int64_t count = 0;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      const std::string path = absl::StrCat("model.layers.", layer, ".", std::string(product));
+      bool is_target = false;
+      for (size_t begin = 0; begin != std::string::npos;) {
+        const std::string ending = path.substr(begin);
+        if (wanted.contains(ending)) {
+          is_target = true;
+          unknown.erase(ending);
+        }
+        begin = path.find('.', begin);
+        if (begin != std::string::npos) ++begin;
+      }
+      count += is_target ? 1 : 0;
+    }
+    if (count == layers) found.push_back(short_name(product));
+    if (count != 0 && count != layers) return fields.Error("target_modules", allowed);
+  }
+  if (!unknown.empty())
+    return fields.Error("target_modules", absl::StrCat(allowed, ", not \"", *unknown.begin(), "\""));
+  return found;
+}
+
+absl::StatusOr<LoraConfig> ReadLora(const ConfigFields& fields, int64_t layers) {
+  LoraConfig lora;
+  QUARTET_ASSIGN_OR_RETURN(lora.r, fields.Integer("r", 1, kMaxDimension, 8));
+  QUARTET_ASSIGN_OR_RETURN(const double alpha, fields.Number("lora_alpha", 0, 1e6, 8));
+  QUARTET_ASSIGN_OR_RETURN(const bool by_root, fields.Boolean("use_rslora"));
+  const auto r = static_cast<double>(lora.r);
+  lora.scale = alpha / (by_root ? std::sqrt(r) : r);
+  QUARTET_ASSIGN_OR_RETURN(lora.dropout, fields.Number("lora_dropout", 0, 1, 0.0));
+  QUARTET_ASSIGN_OR_RETURN(lora.has_head, ReadHasHead(fields));
+  QUARTET_ASSIGN_OR_RETURN(lora.targets, ReadTargets(fields, layers));
+  return lora;
+}
+
+// Of a rank's share of the product's weight [out, in]: A is cut as its columns are, B as its rows.
+ParameterSpec MakeFactor(const ParameterSpec& weight, const std::string& module, bool is_a, int64_t r) {
+  const int dimension = is_a ? 1 : 0;
+  const auto shape_of = [&](const std::vector<int64_t>& shape) {
+    return is_a ? std::vector<int64_t>{r, shape[1]} : std::vector<int64_t>{shape[0], r};
+  };
+  ParameterSpec factor{.name = absl::StrCat(std::string(kPrefix), module, is_a ? ".lora_A" : ".lora_B", ".weight"),
+                       .shape = shape_of(weight.shape),
+                       .in_block = weight.in_block};
+  if (weight.slice.has_value() && weight.slice->dimension == dimension) {
+    factor.slice = TensorSlice{shape_of(weight.slice->stored_shape), dimension, weight.slice->begin};
+  }
+  return factor;
+}
+
+}  // namespace
+
+bool IsAdapterFolder(const std::string& folder) {
+  std::error_code error;
+  return std::filesystem::exists(AdapterConfigPath(folder), error);
+}
+
+absl::StatusOr<ModelConfig> ReadAdaptedConfig(const std::string& folder) {
+  const std::string path = AdapterConfigPath(folder);
+  QUARTET_ASSIGN_OR_RETURN(const nlohmann::json object, ReadJsonFile(path, kMaxConfigBytes));
+  if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": it must be a JSON object"));
+  const ConfigFields fields(object, path);
+  QUARTET_RETURN_IF_ERROR(CheckValues(fields));
+  QUARTET_RETURN_IF_ERROR(CheckOthersOff(object, fields));
+  QUARTET_ASSIGN_OR_RETURN(const std::string base, fields.String("base_model_name_or_path", ""));
+  std::error_code error;
+  if (!std::filesystem::is_directory(base, error)) {
+    const absl::Status status =
+        fields.Error("base_model_name_or_path",
+                     "it must be the folder of the model that the adapters belong to; names of a model hub are not "
+                     "resolved: download the model and write its folder there");
+    return absl::NotFoundError(status.message());
+  }
+  if (IsAdapterFolder(base)) return fields.Error("base_model_name_or_path", "it must be a model, not adapters as well");
+  QUARTET_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(base));
+  QUARTET_ASSIGN_OR_RETURN(config.lora, ReadLora(fields, config.num_hidden_layers));
+  config.lora->base_folder = base;
+  if (config.lora->has_head) config.head = HeadKind::kScalar;
+  return config;
+}
+
+ParameterLayout MakeLoraLayout(const ModelConfig& config, const ParameterLayout& base) {
+  const LoraConfig& lora = *config.lora;
+  ParameterLayout layout;
+  for (int64_t block = 0; block < config.num_hidden_layers; ++block) {
+    const ParameterGroup& whole = base.groups[base.block_group(static_cast<int>(block))];
+    ParameterGroup& group = layout.groups.emplace_back(ParameterGroup{.name = whole.name, .parameters = {}});
+    for (const ParameterSpec& weight : whole.parameters) {
+      const std::string module = weight.name.substr(0, weight.name.rfind('.'));
+      if (weight.shape.size() != 2 || !Has(lora.targets, module.substr(module.rfind('.') + 1))) continue;
+      for (const bool is_a : {true, false}) group.parameters.push_back(MakeFactor(weight, module, is_a, lora.r));
+    }
+  }
+  if (lora.has_head) {
+    layout.head_group = static_cast<int>(layout.groups.size());
+    layout.groups.push_back(
+        {.name = "head",
+         .parameters = {{.name = absl::StrCat(std::string(kPrefix), std::string(kScalarHead), ".weight"),
+                         .shape = {1, config.hidden_size}}}});
+  }
+  return layout;
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenAdapters(const std::string& folder,
+                                                               const ParameterLayout& layout) {
+  const std::string path = absl::StrCat(folder, "/", std::string(kWeightsFile));
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    return absl::NotFoundError(absl::StrCat("the folder of adapters ", folder, " has no ", std::string(kWeightsFile)));
+  }
+  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> reader, CheckpointReader::OpenFile(path));
+  std::set<std::string> known;
+  for (const ParameterGroup& group : layout.groups) {
+    for (const ParameterSpec& parameter : group.parameters) known.insert(parameter.name);
+  }
+  for (const auto& [name, info] : reader->tensors()) {
+    if (known.contains(name)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(path, ": there is no place for the tensor ", name,
+                                                   " beside the adapters that ", AdapterConfigPath(folder),
+                                                   " names; what it would change is not supported"));
+  }
+  return reader;
+}
+
+absl::StatusOr<std::string> TokenizerFolder(const std::string& folder) {
+  std::error_code error;
+  if (!IsAdapterFolder(folder) || std::filesystem::exists(folder + "/tokenizer.json", error)) return folder;
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig config, ReadAdaptedConfig(folder));
+  return config.lora->base_folder;
+}
+
+absl::Status RefuseAdapters(const ModelConfig& config, const std::string& folder, std::string_view why) {
+  if (!config.lora.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(folder, " holds adapters (adapter_config.json): ", std::string(why)));
+}
+
+}  // namespace quartet

@@ -1,0 +1,42 @@
+// Low-rank adapters (Hu et al. 2021, arXiv:2106.09685) in a folder as PEFT writes it: adapter_config.json and
+// adapter_model.safetensors. To a product W x of the model they add scale * B (A x). LibTorch-free.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/model/model_config.h"
+#include "core/model/parameter_layout.h"
+#include "core/safetensors/reader.h"
+
+namespace quartet {
+
+// By adapter_config.json, whatever else is there: as transformers does.
+bool IsAdapterFolder(const std::string& folder);
+
+// What ReadModelConfig reads of a folder of adapters. INVALID_ARGUMENT names the file, the field, its value and what is
+// allowed. What is not known to be the arithmetic above is refused: a field of adapter_config.json that is neither read
+// here nor known to be without effect has to be off. NOT_FOUND where base_model_name_or_path is no folder.
+absl::StatusOr<ModelConfig> ReadAdaptedConfig(const std::string& folder);
+
+// The adapters of a model that has `base`, whole or a rank's share of it, under PEFT's names: a group a block, of each
+// product that has them A [r, in] and then B [out, r], whose in_block is the product's weight; then a group of the
+// scalar head [1, D], where they bring it.
+ParameterLayout MakeLoraLayout(const ModelConfig& config, const ParameterLayout& base);
+
+// The tensors of a folder of adapters. INVALID_ARGUMENT where it has one that `layout` has no place for.
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenAdapters(const std::string& folder,
+                                                               const ParameterLayout& layout);
+
+// Where the tokenizer of a model's folder is: there, unless these are adapters without one of their own, which have
+// their model's. Errors as ReadAdaptedConfig's.
+absl::StatusOr<std::string> TokenizerFolder(const std::string& folder);
+
+// INVALID_ARGUMENT where `config`, read of `folder`, has adapters: for those who have no use for them. `why` they have
+// none is a clause.
+absl::Status RefuseAdapters(const ModelConfig& config, const std::string& folder, std::string_view why);
+
+}  // namespace quartet

@@ -1,0 +1,166 @@
+#include "core/model/lora.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/model/tensor_parallel.h"
+#include "core/safetensors/writer.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kAdaptersOfLlama[] = "core/model/testdata/llama_lora";
+
+json AdapterConfigOf(const std::string& folder) { return json::parse(std::ifstream(folder + "/adapter_config.json")); }
+
+// Of a folder with those fields beside, or in place of, llama_lora's.
+absl::StatusOr<ModelConfig> ReadAdapters(const json& fields) {
+  const std::string folder = testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::filesystem::create_directories(folder);
+  json config = AdapterConfigOf(kAdaptersOfLlama);
+  config.update(fields);
+  std::ofstream(folder + "/adapter_config.json") << config;
+  return ReadModelConfig(folder);
+}
+
+TEST(LoraConfig, OfAFolderOfAdaptersIsReadWithItsModelsConfig) {
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(kAdaptersOfLlama);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model_type, "llama");
+  EXPECT_EQ(config->vocab_size, 101);
+  ASSERT_TRUE(config->lora.has_value());
+  EXPECT_EQ(config->lora->base_folder, "core/model/testdata/llama");
+  EXPECT_EQ(config->lora->r, 8);
+  EXPECT_EQ(config->lora->scale, 2);
+  EXPECT_EQ(config->lora->dropout, 0.1);
+  EXPECT_EQ(config->lora->targets.size(), 7);
+  EXPECT_FALSE(config->lora->has_head);
+  EXPECT_FALSE(ReadModelConfig("core/model/testdata/llama")->lora.has_value());
+}
+
+TEST(LoraConfig, IsScaledByTheRootOfTheRankWithRslora) {
+  const auto config = ReadAdapters({{"use_rslora", true}, {"r", 16}, {"lora_alpha", 8}});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->lora->scale, 2);
+}
+
+TEST(LoraConfig, FindsItsTargetsByNamesEndingsAndPaths) {
+  using Names = std::vector<std::string>;
+  for (const auto& [targets, expected] : std::vector<std::pair<json, Names>>{
+           {"all-linear", {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}},
+           {{"down_proj", "q_proj"}, {"q_proj", "down_proj"}},
+           {{"self_attn.o_proj", "mlp.up_proj"}, {"o_proj", "up_proj"}},
+           {{"model.layers.0.self_attn.v_proj", "model.layers.1.self_attn.v_proj"}, {"v_proj"}}}) {
+    const auto config = ReadAdapters({{"target_modules", targets}});
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->lora->targets, expected) << targets;
+  }
+}
+
+TEST(LoraConfig, RefusesByNameWhatItDoesNotUnderstand) {
+  for (const auto& [field, value] :
+       std::vector<std::pair<std::string, json>>{{"use_dora", true},
+                                                 {"bias", "all"},
+                                                 {"lora_bias", true},
+                                                 {"rank_pattern", {{"q_proj", 4}}},
+                                                 {"alpha_pattern", {{"q_proj", 4}}},
+                                                 {"layers_to_transform", {0}},
+                                                 {"layer_replication", {{0, 1}}},
+                                                 {"exclude_modules", {"q_proj"}},
+                                                 {"modules_to_save", {"embed_tokens"}},
+                                                 {"modules_to_save", "all"},
+                                                 {"target_modules", {"q_proj", "lm_head"}},
+                                                 {"target_modules", {"layers.0.self_attn.q_proj"}},
+                                                 {"target_modules", ".*q_proj"},
+                                                 {"target_modules", json::array()},
+                                                 {"target_parameters", {"mlp.experts"}},
+                                                 {"trainable_token_indices", {1}},
+                                                 {"init_lora_weights", "pissa"},
+                                                 {"peft_type", "IA3"},
+                                                 {"r", 0},
+                                                 {"lora_alpha", "16"},
+                                                 {"a_field_of_tomorrow", 1}}) {
+    const absl::Status status = ReadAdapters({{field, value}}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field << ": " << status;
+    EXPECT_NE(status.message().find(field + " is "), std::string::npos) << status;
+    EXPECT_NE(status.message().find("adapter_config.json"), std::string::npos) << status;
+  }
+}
+
+TEST(LoraConfig, SaysWhereItsModelIsNoFolder) {
+  const absl::Status status = ReadAdapters({{"base_model_name_or_path", "meta-llama/Llama-3.2-1B"}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+  EXPECT_NE(status.message().find("base_model_name_or_path is \"meta-llama/Llama-3.2-1B\""), std::string::npos)
+      << status;
+  EXPECT_FALSE(ReadAdapters({{"base_model_name_or_path", kAdaptersOfLlama}}).ok());
+}
+
+TEST(LoraConfig, OfASequenceClassifierBringsTheHead) {
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig("core/model/testdata/llama_critic_lora");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->lora->has_head);
+  EXPECT_EQ(config->head, HeadKind::kScalar);
+  const absl::Status status = CheckHead(*config, "folder", HeadKind::kVocabulary);
+  EXPECT_NE(status.message().find("modules_to_save"), std::string::npos) << status;
+}
+
+TEST(LoraLayout, HasTheTensorsOfTheFolderInTheirShapes) {
+  for (const char* name :
+       {"llama_lora", "llama_biases_lora", "qwen3_lora", "granite_lora", "olmo2_lora", "llama_critic_lora"}) {
+    SCOPED_TRACE(name);
+    const std::string folder = std::string("core/model/testdata/") + name;
+    const ModelConfig config = *ReadModelConfig(folder);
+    const ParameterLayout layout = MakeLoraLayout(config, MakeParameterLayout(config, config.head));
+    const auto reader = OpenAdapters(folder, layout);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    size_t count = 0;
+    for (const ParameterGroup& group : layout.groups) {
+      for (const ParameterSpec& parameter : group.parameters) {
+        ++count;
+        ASSERT_TRUE((*reader)->tensors().contains(parameter.name)) << parameter.name;
+        EXPECT_EQ((*reader)->tensors().at(parameter.name).shape, parameter.shape) << parameter.name;
+      }
+    }
+    EXPECT_EQ(count, (*reader)->tensors().size());
+  }
+}
+
+TEST(LoraLayout, OfAShareCutsAWhereColumnsAreCutAndBWhereRowsAre) {
+  const ModelConfig config = *ReadModelConfig(kAdaptersOfLlama);
+  const TensorParallel place = {.rank = 1, .size = 2};
+  const ParameterLayout layout = MakeLoraLayout(config, ShareOfLayout(config, HeadKind::kVocabulary, place));
+  for (const ParameterSpec& factor : layout.groups[0].parameters) {
+    const bool is_a = factor.name.find("lora_A") != std::string::npos;
+    const bool by_columns = factor.in_block == BlockTensor::kO || factor.in_block == BlockTensor::kDown;
+    ASSERT_EQ(factor.slice.has_value(), is_a == by_columns) << factor.name;
+    if (!factor.slice.has_value()) continue;
+    const int dimension = is_a ? 1 : 0;
+    EXPECT_EQ(factor.slice->dimension, dimension);
+    EXPECT_EQ(factor.slice->begin, factor.shape[dimension]);
+    EXPECT_EQ(factor.stored_shape()[dimension], 2 * factor.shape[dimension]);
+    EXPECT_EQ(factor.stored_shape()[1 - dimension], factor.shape[1 - dimension]);
+  }
+}
+
+TEST(LoraLayout, HasNoPlaceForTensorsThatTheConfigDoesNotName) {
+  const std::string folder = testing::TempDir() + "/no_place";
+  std::filesystem::create_directories(folder);
+  auto writer = SafetensorsWriter::Create(folder + "/adapter_model.safetensors",
+                                          {{"base_model.model.model.embed_tokens.weight", Dtype::kF32, {2}}});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  const float values[] = {1, 2};
+  ASSERT_TRUE((*writer)->Write(0, 0, values, sizeof values).ok());
+  ASSERT_TRUE((*writer)->Close().ok());
+  const ModelConfig config = *ReadModelConfig(kAdaptersOfLlama);
+  const ParameterLayout layout = MakeLoraLayout(config, MakeParameterLayout(config, HeadKind::kVocabulary));
+  const absl::Status status = OpenAdapters(folder, layout).status();
+  EXPECT_NE(status.message().find("embed_tokens"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace quartet

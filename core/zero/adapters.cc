@@ -1,0 +1,57 @@
+// The adapters of a sharded model: a second one, and what forwards make of it.
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+#include "core/model/lora.h"
+#include "core/zero/sharded_model_impl.h"
+
+namespace quartet {
+namespace {
+
+// The embedding's group of a model has none.
+int AdaptersGroup(int group) { return group - 1; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> ShardedModel::OpenAdaptersOf(const Impl& model, Impl* impl) {
+  impl->config = model.config;
+  impl->layout = MakeLoraLayout(model.config, model.layout);
+  std::unique_ptr<CheckpointReader> reader;
+  if (impl->options.device.is_meta()) return reader;
+  QUARTET_ASSIGN_OR_RETURN(reader, OpenAdapters(impl->folder, impl->layout));
+  const LoraConfig& lora = *impl->config.lora;
+  if (impl->logs()) {
+    QUARTET_LOG(kInfo) << impl->folder << ": adapters of rank " << lora.r << ", times " << lora.scale << ", of "
+                       << absl::StrJoin(lora.targets, ", ") << (lora.has_head ? ", and the scalar head" : "")
+                       << (lora.dropout == 0 ? "" : "; there is no dropout here, lora_dropout is off");
+  }
+  return reader;
+}
+
+ShardedModel* ShardedModel::adapters() const { return impl_->adapters.get(); }
+
+BlockWeights ShardedModel::Block(int group, const std::vector<at::Tensor>& tensors) const {
+  return impl_->Block(group, tensors, impl_->AdaptersOf(group));
+}
+
+std::vector<at::Tensor> ShardedModel::Impl::AdaptersOf(int group) const {
+  if (adapters == nullptr) return {};
+  return adapters->impl_->WholeGroup(AdaptersGroup(group));
+}
+
+BlockWeights ShardedModel::Impl::Block(int group, const std::vector<at::Tensor>& tensors,
+                                       const std::vector<at::Tensor>& adapter_tensors) const {
+  BlockWeights weights(layout.groups[group], tensors);
+  if (adapters != nullptr) {
+    weights.Adapt(adapters->layout().groups[AdaptersGroup(group)], adapter_tensors, config.lora->scale);
+  }
+  return weights;
+}
+
+at::Tensor ShardedModel::Impl::AdaptersHead() const {
+  return adapters->impl_->WholeGroup(adapters->layout().head_group).front();
+}
+
+}  // namespace quartet
