@@ -143,7 +143,7 @@ bool SaysValueWith(std::string_view lower, std::string_view preposition) {
 }
 
 // What may stand between those and the value.
-bool IsFiller(std::string_view lower) {
+bool IsFillerWord(std::string_view lower) {
   static const auto* words = new Set{
       "about", "approximately", "approx", "exactly",  "simply",     "just",    "therefore", "thus",    "hence",
       "then",  "now",           "also",   "still",    "finally",    "only",    "indeed",    "clearly", "precisely",
@@ -272,7 +272,9 @@ bool TakesBack(std::string_view behind) {
 bool UnboxedBy(const std::vector<std::string>& words) {
   if (words.empty()) return false;
   std::vector<std::string> last(words.end() - static_cast<ptrdiff_t>(std::min<size_t>(4, words.size())), words.end());
-  while (last.size() > 1 && (IsFiller(last.back()) || last.back() == "equal" || last.back() == "be")) last.pop_back();
+  while (last.size() > 1 && (IsFillerWord(last.back()) || last.back() == "equal" || last.back() == "be")) {
+    last.pop_back();
+  }
   const std::string& word = last.back();
   const std::string before = last.size() > 1 ? last[last.size() - 2] : "";
   static const auto* none =
@@ -404,7 +406,7 @@ bool LeadsIn(std::string_view before) {
     static const auto* changes = new Set{"plus", "minus", "times", "mod", "modulo", "squared"};
     if (changes->contains(answer[1]) || std::ranges::find(words, "previous") != words.end()) return false;
   }
-  while (!words.empty() && IsFiller(words.back())) words.pop_back();
+  while (!words.empty() && IsFillerWord(words.back())) words.pop_back();
   if (words.empty()) return true;
   const std::string last = words.back();
   const std::string second = words.size() > 1 ? words[words.size() - 2] : "";
