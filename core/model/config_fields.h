@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/data/json.h"
+#include "core/errors/shown.h"
 
 namespace quartet {
 
