@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string Refusal(std::vector<std::string> overrides) {
-  overrides.insert(overrides.begin(), {"rollout.n_samples_per_prompt=2", "reward.source.command=judge",
+  overrides.insert(overrides.begin(), {"rollout.n_samples_per_prompt=2", "reward.source.0.command=judge",
                                        "reward.source.0.token_rewards=true"});
   return std::string(LoadRunConfig("", overrides, "").status().message());
 }
@@ -36,14 +36,14 @@ TEST(TokenRewards, AreForEstimatorsThatDoNotCompareAnswers) {
 }
 
 TEST(TokenRewards, AreOfProgramsAndServers) {
-  EXPECT_THAT(
-      std::string(
-          LoadRunConfig("", {"reward.source.rule=math", "reward.source.0.token_rewards=true"}, "").status().message()),
-      AllOf(HasSubstr("reward.source[0].token_rewards"), HasSubstr("remote_url and command alone")));
+  EXPECT_THAT(std::string(LoadRunConfig("", {"reward.source.0.rule=math", "reward.source.0.token_rewards=true"}, "")
+                              .status()
+                              .message()),
+              AllOf(HasSubstr("reward.source[0].token_rewards"), HasSubstr("remote_url and command alone")));
 }
 
 TEST(TokenRewards, AreOfTheWholeAnswerAndOfNoGate) {
-  EXPECT_THAT(Refusal({"reward.source.0.gate=true", "reward.source.rule=number"}),
+  EXPECT_THAT(Refusal({"reward.source.0.gate=true", "reward.source.1.rule=number"}),
               AllOf(HasSubstr("token_rewards"), HasSubstr("reward.source[0].gate")));
   EXPECT_THAT(Refusal({"reward.source.0.reasoning_delimiter=</think>"}),
               AllOf(HasSubstr("token_rewards"), HasSubstr("reward.source[0].reasoning_delimiter")));

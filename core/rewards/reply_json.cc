@@ -52,9 +52,9 @@ absl::StatusOr<std::vector<float>> ReadFiniteList(const json& value, std::string
   }
   std::vector<float> numbers;
   numbers.reserve(value.size());
-  for (const json& one : value) {
-    QUARTET_ASSIGN_OR_RETURN(numbers.emplace_back(),
-                             ReadFinite(one, absl::StrCat(std::string(what), "[", numbers.size() - 1, "]")));
+  for (size_t i = 0; i < value.size(); ++i) {
+    QUARTET_ASSIGN_OR_RETURN(const float number, ReadFinite(value[i], absl::StrCat(std::string(what), "[", i, "]")));
+    numbers.push_back(number);
   }
   return numbers;
 }

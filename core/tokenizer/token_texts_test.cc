@@ -23,7 +23,8 @@ TEST(TokenTexts, PutTogetherAreTheTextFromAnyTokenOn) {
         "qwen2_model", "gemma_class", "gpt_neox_class", "gpt_neox_without_bos", "cohere_class", "gpt2_class"}) {
     const auto tokenizer = Tokenizer::Load(kTokenizers + name).value();
     std::ifstream file(kTokenizers + name + "/golden.json");
-    for (const auto& row : nlohmann::json::parse(file)["encode"]) {
+    const auto golden = nlohmann::json::parse(file);
+    for (const auto& row : golden["encode"]) {
       const auto ids = row[2].get<std::vector<int32_t>>();
       const std::string whole = tokenizer->DecodeUncleaned(ids, /*skip_special_tokens=*/false);
       for (size_t first = 0; first < std::min<size_t>(ids.size(), 40); ++first) {

@@ -42,7 +42,7 @@ class PpoTokenRewardsTest : public PpoTest {
     config.mutable_rollout()->clear_over_sampling_batch_size();
     config.mutable_train()->clear_critic_train_batch_size();
     overrides.insert(overrides.end(), {"algorithm.kl.init_kl_coef=0", "algorithm.advantage_normalization=none",
-                                       "algorithm.advantage_estimator=" + estimator, "reward.source.command=judge",
+                                       "algorithm.advantage_estimator=" + estimator, "reward.source.0.command=judge",
                                        "reward.source.0.name=exact_match", "reward.source.0.token_rewards=true"});
     absl::Status status = ApplyOverrides(overrides, &config);
     EXPECT_TRUE(status.ok()) << status;

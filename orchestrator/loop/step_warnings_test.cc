@@ -71,7 +71,7 @@ TEST(Warnings, SayWhyNothingIsLearned) {
     return all;
   };
   EXPECT_THAT(said({}, learning), IsEmpty());
-  EXPECT_THAT(said({"reward.source.command=judge", "reward.source.0.token_rewards=true"},
+  EXPECT_THAT(said({"reward.source.0.command=judge", "reward.source.0.token_rewards=true"},
                    with({{"reward/std", 0}, {"reward/shaped_std", 0}})),
               IsEmpty());
   EXPECT_THAT(said({}, with({{"reward/shaped_std", 0}})),
