@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -43,13 +45,14 @@ void Scoring::Add(ScoreItem* item) {
     for (int i = 0; i < tokens.ids_size(); ++i) {
       if (tokens.action_mask(i)) answer->token_ids.push_back(tokens.ids(i));
     }
-    answer->token_texts.assign(item->token_texts().begin(), item->token_texts().end());
+    auto& texts = *item->mutable_token_texts();
+    answer->token_texts.assign(std::make_move_iterator(texts.begin()), std::make_move_iterator(texts.end()));
+    std::decay_t<decltype(texts)>().Swap(&texts);  // which gives their memory back, as clearing them would not
     if (answer->token_texts.size() != answer->token_ids.size()) {
       wrong = absl::InvalidArgumentError(absl::StrCat("sequence ", tokens.index(), ": token_texts has ",
                                                       answer->token_texts.size(), " texts for ",
                                                       answer->token_ids.size(), " action tokens"));
     }
-    item->clear_token_texts();
   }
   size_t number;
   {

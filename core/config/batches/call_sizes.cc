@@ -16,6 +16,8 @@ namespace {
 // scored, its text twice.
 constexpr double kBytesPerToken = 2 * (4 + 1 + 7 * 4);
 constexpr double kBytesPerSequence = 4096;
+// Of an answer's token whose text is told by itself: a string, and where it is, in a list that grew by doubling.
+constexpr double kBytesPerTokenText = 32 + 16 + 2 * 8;
 
 int64_t GeneratedAtOnce(const RunConfig& c) {
   return std::max<int64_t>(c.rollout().rollout_batch_size(), c.rollout().over_sampling_batch_size()) *
@@ -26,7 +28,10 @@ int64_t GeneratedAtOnce(const RunConfig& c) {
 
 int64_t LargestCallBytes(const RunConfig& c) {
   const double tokens = static_cast<double>(LongestSequence(c));
-  const double bytes = static_cast<double>(GeneratedAtOnce(c)) * (tokens * kBytesPerToken + kBytesPerSequence);
+  const bool has_texts =
+      std::ranges::any_of(c.reward().source(), [](const RewardSource& source) { return source.token_rewards(); });
+  const double texts = has_texts ? c.rollout().generate_max_len() * kBytesPerTokenText : 0;
+  const double bytes = static_cast<double>(GeneratedAtOnce(c)) * (tokens * kBytesPerToken + texts + kBytesPerSequence);
   return static_cast<int64_t>(std::clamp(bytes, 0.0, static_cast<double>(int64_t{1} << 50)));
 }
 

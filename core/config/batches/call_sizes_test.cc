@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "core/config/run_config.h"
+#include "proto/scorer.pb.h"
 
 namespace quartet {
 namespace {
@@ -21,6 +23,27 @@ TEST(CallSizes, FollowTheBatchUnlessTheyAreGiven) {
   EXPECT_GT(config.services().policy_trainer().max_call_bytes(), int64_t{8192} * 20480 * 33);
   EXPECT_EQ(config.services().scorer().max_calls_bytes(), 4 * config.services().scorer().max_call_bytes());
   EXPECT_EQ(Refused(large), "");
+}
+
+TEST(CallSizes, HaveRoomForTheTextOfEachTokenWhereTokensHaveRewards) {
+  constexpr int kTokens = 1025;
+  const auto room = [](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = {"data.prompt_max_len=2", absl::StrCat("rollout.generate_max_len=", kTokens)};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return LargestCallBytes(LoadRunConfig("", overrides, "").value()) / 128;
+  };
+  ScoreItem item;
+  for (int i = 0; i < kTokens + 2; ++i) {
+    item.mutable_tokens()->add_ids(i);
+    item.mutable_tokens()->add_action_mask(i >= 2);
+    if (i < 2) continue;
+    item.add_token_texts(" letters");
+    item.mutable_response()->append(" letters");
+    item.mutable_query()->append(" letters");
+  }
+  const auto bytes = static_cast<int64_t>(item.SpaceUsedLong());
+  EXPECT_GT(bytes, room({}));
+  EXPECT_LE(bytes, room({"reward.source.0.command=judge", "reward.source.0.token_rewards=true"}));
 }
 
 TEST(CallSizes, AreRefusedBeforeARunThatTheyWouldEnd) {
