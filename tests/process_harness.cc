@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -93,6 +94,7 @@ pid_t ProcessHarness::Start(const std::string& program, const std::vector<std::s
     dup2(file, 1);
     dup2(file, 2);
     setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is ended leaves nothing either
     execve(binary.c_str(), argv.data(), envp.data());
     _exit(127);
   }

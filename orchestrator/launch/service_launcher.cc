@@ -94,6 +94,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ServiceLauncher::Begin(const std::
   std::error_code ignored;
   std::filesystem::remove(AddressPath(service), ignored);
   ChildProcessOptions child;
+  child.heeds_parent = true;
   child.argv = {absl::StrCat(programs_folder, "/", service, "/", service), "--config=" + options_.config_path,
                 "--address_file=" + AddressPath(service)};
   if (!options_.trace.empty()) child.argv.push_back("--trace=" + TraceFileOf(options_.trace, service));

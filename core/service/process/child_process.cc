@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -144,9 +145,14 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildPro
     if (core >= 0 && core < CPU_SETSIZE) CPU_SET(core, &cores);
   }
 
+  const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return give_up(errno, absl::StrCat("cannot start ", program));
   if (pid == 0) {
+    if (!options.heeds_parent) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(127);  // it was gone before
+    }
     if (options.own_process_group) setpgid(0, 0);
     // Where none of them is there any more it runs where this process does.
     if (!options.cores.empty()) sched_setaffinity(0, sizeof(cores), &cores);

@@ -52,6 +52,9 @@ struct ChildProcessOptions {
   std::vector<int> cores;
   // Its own process group, so that Ctrl-C in a terminal reaches only us.
   bool own_process_group = false;
+  // Whether the program leaves by itself once its parent is gone, as ours do that have a StopSignal. Else it is killed
+  // then, and with the thread that has started it.
+  bool heeds_parent = false;
 };
 
 // Lets this process see its children end where whoever started it has it ignore SIGCHLD: the kernel would throw their
@@ -59,7 +62,7 @@ struct ChildProcessOptions {
 void KeepEndsOfChildren();
 
 // The child finds in QUARTET_PARENT_FD the descriptor of a stream that closes when this object or this process is gone;
-// our programs leave then, or when a reason to leave comes on it.
+// programs that heed it leave then, or when a reason to leave comes on it.
 //
 // One thread at a time.
 class ChildProcess {

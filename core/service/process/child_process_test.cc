@@ -1,14 +1,21 @@
 #include "core/service/process/child_process.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "core/base/files.h"
 
 namespace quartet {
@@ -121,6 +128,40 @@ TEST(ChildProcess, IsKilledWhereItDoesNotListen) {
   while (ReadFile(log).value() != "up\n") ASSERT_FALSE(child->Wait(absl::Milliseconds(10)).has_value());
   EXPECT_EQ(child->Terminate(absl::Milliseconds(200)).signal, SIGKILL);
   EXPECT_EQ(kill(child->pid(), 0), -1);
+}
+
+// Whether what `start` starts is gone soon after the process that has started it was killed.
+bool EndsWithItsParent(const std::function<void()>& start) {
+  int open_while_it_runs[2], started[2];
+  if (pipe2(started, O_CLOEXEC) != 0 || pipe(open_while_it_runs) != 0) return false;
+  const pid_t parent = fork();
+  if (parent == 0) {
+    close(open_while_it_runs[0]);
+    start();
+    (void)!write(started[1], "", 1);
+    for (;;) pause();
+  }
+  close(open_while_it_runs[1]);
+  char byte;
+  const bool begun = read(started[0], &byte, 1) == 1;
+  kill(parent, SIGKILL);
+  waitpid(parent, nullptr, 0);
+  pollfd end = {open_while_it_runs[0], POLLIN, 0};
+  const bool ended = poll(&end, 1, 20'000) == 1;
+  for (const int fd : {open_while_it_runs[0], started[0], started[1]}) close(fd);
+  return begun && ended;
+}
+
+TEST(ChildProcess, ThatDoesNotHeedItsParentIsKilledWithIt) {
+  EXPECT_TRUE(EndsWithItsParent([] { Shell("exec sleep 100").release(); }));
+  EXPECT_TRUE(EndsWithItsParent([] {
+    const std::string started = LogFile();
+    const auto run = [&] {
+      (void)RunInShell(absl::StrCat("echo yes >", started, "; exec sleep 100"), absl::InfiniteDuration());
+    };
+    std::thread(run).detach();
+    while (ReadFile(started).value() != "yes\n") absl::SleepFor(absl::Milliseconds(10));
+  }));
 }
 
 TEST(ChildProcess, RunsOnUntilItEnds) {

@@ -128,6 +128,7 @@ class Ranks {
     const int count = static_cast<int>(children_.size());
     for (int r = 0; r < count; ++r) {
       ChildProcessOptions options;
+      options.heeds_parent = true;
       options.argv = arguments;
       options.argv.insert(options.argv.begin(), program);
       options.removed_environment = RankEnvironmentNames();
