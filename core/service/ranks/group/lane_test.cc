@@ -31,20 +31,20 @@ class LaneTest : public ::testing::Test {
     Lane(const std::string& address, int rank)
         : stub(Rank::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))),
           stream(stub->Lane(&context)) {
-      FromRank message;
+      RankMessage message;
       message.mutable_join()->set_rank(rank);
       message.mutable_join()->set_endpoint("host:1");
       stream->Write(message);
     }
     ~Lane() { context.TryCancel(); }
-    ToRank Read() {
-      ToRank message;
+    RankMessage Read() {
+      RankMessage message;
       EXPECT_TRUE(stream->Read(&message));
       return message;
     }
     // Of a lane that the leader ends.
     absl::Status End() {
-      ToRank message;
+      RankMessage message;
       while (stream->Read(&message)) {
       }
       const grpc::Status status = stream->Finish();
@@ -52,7 +52,7 @@ class LaneTest : public ::testing::Test {
     }
     grpc::ClientContext context;
     const std::unique_ptr<Rank::Stub> stub;
-    const std::unique_ptr<grpc::ClientReaderWriter<FromRank, ToRank>> stream;
+    const std::unique_ptr<grpc::ClientReaderWriter<RankMessage, RankMessage>> stream;
   };
   std::string address() const { return leader_.servers[0]->context().endpoint; }
 
@@ -61,10 +61,10 @@ class LaneTest : public ::testing::Test {
     auto lane = std::make_unique<Lane>(address(), 1);
     serving_ = std::thread([this] { leader_.statuses[0] = leader_.servers[0]->Serve(); });
     EXPECT_THAT(lane->Read().welcome().endpoints(), ::testing::ElementsAre(address(), "host:1"));
-    FromRank loaded;
+    RankMessage loaded;
     loaded.set_loaded(true);
     lane->stream->Write(loaded);
-    EXPECT_TRUE(lane->Read().all_loaded());
+    EXPECT_TRUE(lane->Read().loaded());
     serving_.join();
     EXPECT_TRUE(leader_.statuses[0].ok()) << leader_.statuses[0];
     return lane;
@@ -77,15 +77,15 @@ class LaneTest : public ::testing::Test {
 TEST_F(LaneTest, CarriesACallInOneMessageEachWay) {
   const std::unique_ptr<Lane> lane = Join();
   std::thread call([&] { EXPECT_EQ(leader_.Run("look", "h").value()[1].summary, "by hand"); });
-  const LaneWork work = lane->Read().work();
+  const LanePart work = lane->Read().work();
   EXPECT_EQ(work.method(), "look");
-  EXPECT_EQ(work.header(), "h");
+  EXPECT_EQ(work.head(), "h");
   EXPECT_THAT(work.items(), ::testing::ElementsAre("item of 1"));
   EXPECT_TRUE(work.last());
   EXPECT_FALSE(work.beside());
-  FromRank answer;
+  RankMessage answer;
   answer.mutable_answer()->set_call(work.call());
-  answer.mutable_answer()->set_summary("by hand");
+  answer.mutable_answer()->set_head("by hand");
   answer.mutable_answer()->set_last(true);
   lane->stream->Write(answer);
   call.join();
@@ -105,7 +105,7 @@ TEST_F(LaneTest, ARankWhoseLaneEndsWithoutAWordIsGone) {
 
 TEST_F(LaneTest, OneThatSaysItsLeaveIsNot) {
   const std::unique_ptr<Lane> lane = Join();
-  FromRank message;
+  RankMessage message;
   message.mutable_leaves()->set_why("SIGTERM");
   lane->stream->Write(message);
   lane->stream->WritesDone();

@@ -73,7 +73,7 @@ struct LeaderCalls::Call {
 };
 
 LeaderCalls::LeaderCalls(int ranks, absl::Duration collective_timeout, OwnRank& own,
-                         std::function<void(int, ToRank)> send)
+                         std::function<void(int, RankMessage)> send)
     : ranks_(ranks),
       collective_timeout_(collective_timeout),
       own_(own),
@@ -150,7 +150,7 @@ std::vector<int> LeaderCalls::AskSilent(Lock& lock, absl::Duration silence, cons
     }
     return ranks;
   };
-  ToRank message;
+  RankMessage message;
   message.set_ask(true);
   for (const int rank : silent()) send_(rank, message);
   Wait(lock, until, [&] { return silent().empty() || given_up(); });
@@ -197,14 +197,14 @@ bool LeaderCalls::Begin(const std::shared_ptr<Call>& call) {
   sent_[number] = call;
   for (int rank = 1; rank < ranks_; ++rank) {
     RankInput& input = call->inputs[rank];
-    SendInParts<LaneWork>(number, std::move(input.items), input.header.size(), [&](LaneWork work) {
-      if (work.last()) {
-        work.set_method(call->name);
-        work.set_header(std::move(input.header));
-        work.set_beside(call->method.beside());
-      }
-      ToRank message;
-      *message.mutable_work() = std::move(work);
+    LanePart last;
+    last.set_call(number);
+    last.set_method(call->name);
+    last.set_head(std::move(input.header));
+    last.set_beside(call->method.beside());
+    SendInParts(std::move(last), std::move(input.items), [&](LanePart part) {
+      RankMessage message;
+      *message.mutable_work() = std::move(part);
       send_(rank, std::move(message));
     });
   }
@@ -230,7 +230,7 @@ void LeaderCalls::Heard(int rank) {
   changed_.notify_all();
 }
 
-void LeaderCalls::Answer(int rank, LaneAnswer answer) {
+void LeaderCalls::Answer(int rank, LanePart answer) {
   const std::lock_guard lock(mutex_);
   const auto found = sent_.find(answer.call());
   if (found == sent_.end()) return;  // nobody waits for it any more
@@ -239,7 +239,7 @@ void LeaderCalls::Answer(int rank, LaneAnswer answer) {
   RankOutput& output = call.arriving[rank];
   for (std::string& item : *answer.mutable_items()) output.items.push_back(std::move(item));
   if (!answer.last()) return;
-  output.summary = std::move(*answer.mutable_summary());
+  output.summary = std::move(*answer.mutable_head());
   if (!answer.has_error()) return Take(call, rank, std::move(output));
   absl::Status error(static_cast<absl::StatusCode>(answer.error().code()), answer.error().message());
   if (answer.error().agreed()) MarkAgreed(&error);

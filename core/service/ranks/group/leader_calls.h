@@ -25,7 +25,8 @@ namespace quartet {
 class LeaderCalls {
  public:
   // What is sent to a rank, in the order of `send`, which does not wait.
-  LeaderCalls(int ranks, absl::Duration collective_timeout, OwnRank& own, std::function<void(int rank, ToRank)> send);
+  LeaderCalls(int ranks, absl::Duration collective_timeout, OwnRank& own,
+              std::function<void(int rank, RankMessage)> send);
 
   // Of all ranks, in messages. Before the first call.
   void Name(const std::vector<std::string>& names);
@@ -37,7 +38,7 @@ class LeaderCalls {
 
   // What comes from a rank: anything; an answer; nothing any more.
   void Heard(int rank);
-  void Answer(int rank, LaneAnswer answer);
+  void Answer(int rank, LanePart answer);
   void Lose(int rank);
 
   // Calls that have not begun end with `status`, now and later. The first counts.
@@ -62,7 +63,6 @@ class LeaderCalls {
   template <typename Condition>
   std::vector<int> AskSilent(Lock& lock, absl::Duration silence, const Deadline& until, Condition given_up);
   bool Begin(const std::shared_ptr<Call>& call);
-  void Send(int rank, Call& call);
   void Take(Call& call, int rank, absl::StatusOr<RankOutput> output);
   std::string NamesOf(const std::vector<int>& ranks) const;
   std::string Unanswered(const Call& call) const;
@@ -71,7 +71,7 @@ class LeaderCalls {
   const int ranks_;
   const absl::Duration collective_timeout_;
   OwnRank& own_;
-  const std::function<void(int, ToRank)> send_;
+  const std::function<void(int, RankMessage)> send_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -39,9 +40,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
         callbacks_(std::move(callbacks)),
         endpoints_(context.world_size),
         calls_(context.world_size, context.collective_timeout, own_,
-               [this](int rank, ToRank message) { Say(rank, std::move(message)); }),
+               [this](int rank, RankMessage message) { Tell(rank, std::move(message)); }),
         joined_(context.world_size),
-        lanes_(context.world_size) {
+        lanes_(context.world_size),
+        left_(context.world_size) {
     joined_[context.rank] = endpoints_[context.rank] = context.endpoint;
   }
 
@@ -72,7 +74,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       return absl::InternalError(absl::StrCat(method, ": ", inputs.size(), " inputs for ", world_size(), " ranks"));
     }
     if (!started_) return absl::FailedPreconditionError(absl::StrCat(method, ": the ranks are not connected yet"));
-    for (int r = 0; r < world_size(); ++r) QUARTET_RETURN_IF_ERROR(Prefixed(method, CheckSizes(r, inputs[r])));
+    for (int r = 0; r < world_size(); ++r) {
+      QUARTET_RETURN_IF_ERROR(
+          Prefixed(method, CheckSizes(absl::StrCat("for rank ", r), inputs[r].header, inputs[r].items)));
+    }
     absl::Status broken;
     absl::StatusOr<std::vector<RankOutput>> outputs = calls_.Run(method, *found, std::move(inputs), deadline, &broken);
     if (!broken.ok()) Break(broken);
@@ -80,19 +85,13 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   }
 
   void SendEvent(int rank, std::string event) override {
-    if (is_leader()) {
-      ToRank message;
-      message.set_event(std::move(event));
-      Say(rank, std::move(message));
-    } else {
-      FromRank message;
-      message.set_event(std::move(event));
-      SayToLeader(std::move(message));
-    }
+    RankMessage message;
+    message.set_event(std::move(event));
+    Tell(rank, std::move(message));
   }
 
   void Break(const absl::Status& status) override {
-    if (stopped_ || broken_.exchange(true)) return;
+    if (broken_.exchange(true)) return;
     calls_.Refuse(Unusable(status.message()));
     if (callbacks_.on_broken) callbacks_.on_broken(status);
   }
@@ -127,38 +126,31 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   }
 
   void ReportLoad(const absl::Status& status) override {
-    const std::string error = WireText(status.message());
-    const std::lock_guard lock(mutex_);
-    if (is_leader()) return status.ok() ? AddLoaded() : AddLoadError(error);
-    FromRank message;
+    RankMessage message;
     if (status.ok()) {
       message.set_loaded(true);
     } else {
-      message.set_load_error(error);
+      message.set_load_error(WireText(status.message()));
     }
-    lane_->outbox.Put(std::move(message));
+    const std::lock_guard lock(mutex_);
+    if (is_leader()) return TakeLoad(message);
+    Say(0, std::move(message));
   }
 
   absl::Status WaitUntilAllLoaded() override {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return all_loaded_ || !load_error_.empty() || !lost_.ok() || leaving_; });
-    if (!load_error_.empty()) return absl::AbortedError(load_error_);
-    if (!lost_.ok()) return lost_;
-    return all_loaded_ ? absl::OkStatus() : absl::CancelledError("this rank is stopping");
+    changed_.wait(lock, [this] { return loaded_.has_value() || !lost_.ok() || leaving_; });
+    if (loaded_.has_value() && (!loaded_->ok() || lost_.ok())) return *loaded_;
+    return lost_.ok() ? absl::CancelledError("this rank is stopping") : lost_;
   }
 
   void Announce(const std::string& why, bool broken) override {
-    LaneLeaves leaves;
-    leaves.set_why(WireText(why));
-    leaves.set_broken(broken);
+    RankMessage message;
+    message.mutable_leaves()->set_why(WireText(why));
+    message.mutable_leaves()->set_broken(broken);
     const std::lock_guard lock(mutex_);
     if (std::exchange(leaving_, true)) return;
-    FromRank from;
-    *from.mutable_leaves() = leaves;
-    if (lane_ != nullptr) lane_->outbox.Put(std::move(from));
-    ToRank to;
-    *to.mutable_leaves() = std::move(leaves);
-    SayToAll(to);
+    SayToAll(message);
     changed_.notify_all();
   }
 
@@ -178,26 +170,21 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   void CloseLanes(const Deadline& until) override {
     Announce("it is not used any more", /*broken=*/false);
-    if (is_leader()) {
-      calls_.AwaitHearing(until);
-      const std::lock_guard lock(mutex_);
-      for (const LeaderEnd& lane : lanes_) {
-        if (lane.context != nullptr) lane.context->TryCancel();
-      }
-      return;
-    }
+    if (is_leader()) calls_.AwaitHearing(until);
     std::unique_lock lock(mutex_);
-    if (lane_ == nullptr || !lane_->reader.joinable()) return;
-    lane_->outbox.Close();  // the leader ends the lane then
-    changed_.wait_until(lock, until.time(), [this] { return lane_ended_; });
+    if (std::exchange(lanes_[0].say, nullptr)) {
+      follower_->stream->WritesDone();  // the leader ends the lane then
+      changed_.wait_until(lock, until.time(), [this] { return !lanes_[0].cancel; });
+    }
+    for (const LaneEnd& lane : lanes_) {
+      if (lane.cancel) lane.cancel();
+    }
     lock.unlock();
-    lane_->context.TryCancel();
-    lane_->reader.join();
+    if (follower_ != nullptr && follower_->reader.joinable()) follower_->reader.join();
   }
 
   void Stop() override {
     calls_.Refuse(absl::UnavailableError("the service is stopping"));
-    stopped_ = true;
     CloseLanes(Deadline::In(absl::ZeroDuration()));
     own_.Stop();
     std::unique_lock lock(mutex_);
@@ -207,22 +194,18 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   }
 
  private:
-  // The leader's end of a lane, which lives on the stack of its handler.
-  struct LeaderEnd {
-    grpc::ServerContext* context = nullptr;
-    SerialThread<ToRank>* outbox = nullptr;  // writes, so that nobody who says something waits
-    bool left = false;                       // it said so
+  // This rank's end of a lane; nothing of it once the lane has ended.
+  struct LaneEnd {
+    std::function<void(RankMessage)> say;
+    std::function<void()> cancel;
   };
-  // A follower's.
+  // A follower's, for as long as this rank is there.
   struct FollowerEnd {
     explicit FollowerEnd(const std::shared_ptr<grpc::Channel>& leader)
         : stub(Rank::NewStub(leader)), stream(stub->Lane(&context)) {}
     grpc::ClientContext context;
     const std::unique_ptr<Rank::Stub> stub;
-    const std::unique_ptr<grpc::ClientReaderWriter<FromRank, ToRank>> stream;
-    // What cannot be written, the reader hears of.
-    SerialThread<FromRank> outbox{[this](const FromRank& message) { stream->Write(message); },
-                                  [this] { stream->WritesDone(); }};
+    const std::unique_ptr<grpc::ClientReaderWriter<RankMessage, RankMessage>> stream;
     std::thread reader;
   };
 
@@ -234,46 +217,36 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     return absl::UnavailableError(absl::StrCat("the ranks cannot work together any more: ", why));
   }
 
-  void Say(int rank, ToRank message) {
+  void Tell(int rank, RankMessage message) {
     const std::lock_guard lock(mutex_);
-    if (lanes_[rank].outbox != nullptr) lanes_[rank].outbox->Put(std::move(message));
-  }
-  void SayToLeader(FromRank message) {
-    if (lane_ != nullptr) lane_->outbox.Put(std::move(message));
+    Say(rank, std::move(message));
   }
 
-  // Under the lock, as what follows.
-  void SayToAll(const ToRank& message) {
-    for (const LeaderEnd& lane : lanes_) {
-      if (lane.outbox != nullptr) lane.outbox->Put(message);
-    }
+  // Under the lock, as what follows. On the leader it waits for nobody. A follower waits for the leader to read, which
+  // it does whatever happens.
+  void Say(int rank, RankMessage message) {
+    if (lanes_[rank].say) lanes_[rank].say(std::move(message));
+  }
+  void SayToAll(const RankMessage& message) {
+    for (int r = 0; r < world_size(); ++r) Say(r, message);
   }
 
   // Once all have joined.
   void Welcome() {
     changed_.notify_all();
     if (welcome_ || std::count(joined_.begin() + 1, joined_.end(), "") > 0) return;
-    ToRank message;
+    RankMessage message;
     message.mutable_welcome()->mutable_endpoints()->Assign(joined_.begin(), joined_.end());
     SayToAll(message);
     welcome_ = true;
   }
 
-  void AddLoaded() {
-    if (++loaded_ < world_size()) return;
-    ToRank message;
-    message.set_all_loaded(true);
-    SayToAll(message);
-    all_loaded_ = true;
-    changed_.notify_all();
-  }
-
-  void AddLoadError(const std::string& error) {
-    if (!load_error_.empty()) return;
-    load_error_ = error;
-    ToRank message;
-    message.set_load_error(error);
-    SayToAll(message);
+  // Of one rank, on the leader; of all, on a follower.
+  void TakeLoad(const RankMessage& message) {
+    if (message.has_loaded() && is_leader() && ++ranks_loaded_ < world_size()) return;
+    if (loaded_.has_value()) return;
+    loaded_ = message.has_loaded() ? absl::OkStatus() : absl::AbortedError(message.load_error());
+    if (is_leader()) SayToAll(message);
     changed_.notify_all();
   }
 
@@ -293,7 +266,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   void TakeLeave(int rank, const LaneLeaves& leaves) {
     if (leaves.broken()) calls_.Refuse(Unusable(leaves.why()));
     const std::lock_guard lock(mutex_);
-    lanes_[rank].left = true;
+    left_[rank] = true;
     if (leaving_) return;
     if (leaves.broken()) return Lose(absl::UnavailableError(leaves.why()));
     const bool passed_on = absl::StrContains(leaves.why(), " (of rank ");
@@ -306,33 +279,49 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   void EndLane(int rank, const std::string& why) {
     {
       const std::lock_guard lock(mutex_);
-      const bool expected = leaving_ || lanes_[rank].left;
-      lanes_[rank].context = nullptr;
-      lanes_[rank].outbox = nullptr;
-      if (!expected) {
+      lanes_[rank] = {};
+      if (!leaving_ && !left_[rank]) {
         Lose(absl::UnavailableError(absl::StrCat(NameOf(rank), " is gone", why.empty() ? "" : ": ", why)));
       }
-      lane_ended_ = true;
       changed_.notify_all();
     }
     calls_.Lose(rank);
     if (events_.on_end) events_.on_end(rank);
   }
 
+  void Hear(int from, RankMessage* message) {
+    if (message->has_answer()) return calls_.Answer(from, std::move(*message->mutable_answer()));
+    if (message->has_event() && events_.on_event) return events_.on_event(from, message->event());
+    if (message->has_leaves()) return TakeLeave(from, message->leaves());
+    if (message->has_work() && !is_leader()) return TakeWork(std::move(*message->mutable_work()));
+    const std::lock_guard lock(mutex_);
+    if (message->has_loaded() || message->has_load_error()) return TakeLoad(*message);
+    if (message->has_ask()) {
+      message->set_here(true);
+      return Say(from, std::move(*message));
+    }
+    if (message->has_welcome() && !is_leader() && message->welcome().endpoints_size() == world_size()) {
+      joined_.assign(message->welcome().endpoints().begin(), message->welcome().endpoints().end());
+      welcome_ = true;
+      changed_.notify_all();
+    }
+  }
+
   // ---- The leader's ends.
 
-  grpc::Status Lane(grpc::ServerContext* context, grpc::ServerReaderWriter<ToRank, FromRank>* stream) override {
+  grpc::Status Lane(grpc::ServerContext* context, grpc::ServerReaderWriter<RankMessage, RankMessage>* stream) override {
     return ToGrpc([&] { return DoLane(context, stream); });
   }
 
-  absl::Status DoLane(grpc::ServerContext* context, grpc::ServerReaderWriter<ToRank, FromRank>* stream) {
-    FromRank message;
+  absl::Status DoLane(grpc::ServerContext* context, grpc::ServerReaderWriter<RankMessage, RankMessage>* stream) {
+    RankMessage message;
     if (!stream->Read(&message) || !message.has_join()) {
       return absl::InvalidArgumentError("the first message is not `join`");
     }
     const int from = message.join().rank();
-    SerialThread<ToRank> outbox([stream](const ToRank& out) { stream->Write(out); });
-    QUARTET_RETURN_IF_ERROR(Admit(message.join(), {context, &outbox}));
+    SerialThread<RankMessage> outbox([stream](const RankMessage& out) { stream->Write(out); });
+    QUARTET_RETURN_IF_ERROR(Admit(message.join(), {.say = [&outbox](RankMessage out) { outbox.Put(std::move(out)); },
+                                                   .cancel = [context] { context->TryCancel(); }}));
     const absl::Cleanup end = [&] { EndLane(from, ""); };
     do {
       calls_.Heard(from);
@@ -341,7 +330,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     return absl::OkStatus();
   }
 
-  absl::Status Admit(const LaneJoin& join, const LeaderEnd& lane) {
+  absl::Status Admit(const LaneJoin& join, LaneEnd lane) {
     if (!is_leader()) return absl::FailedPreconditionError(absl::StrCat("this is rank ", rank(), "; rank 0 leads"));
     if (join.rank() < 1 || join.rank() >= world_size() || join.endpoint().empty()) {
       return absl::InvalidArgumentError(absl::StrCat("join: rank is ", join.rank(), ", at \"", join.endpoint(),
@@ -353,62 +342,36 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       return absl::AlreadyExistsError(absl::StrCat(NameOf(join.rank()), " has joined already"));
     }
     joined_[join.rank()] = join.endpoint();
-    lanes_[join.rank()] = lane;
+    lanes_[join.rank()] = std::move(lane);
     Welcome();
     return absl::OkStatus();
-  }
-
-  void Hear(int from, FromRank* message) {
-    if (message->has_answer()) return calls_.Answer(from, std::move(*message->mutable_answer()));
-    if (message->has_event() && events_.on_event) return events_.on_event(from, message->event());
-    if (message->has_leaves()) return TakeLeave(from, message->leaves());
-    const std::lock_guard lock(mutex_);
-    if (message->has_loaded()) AddLoaded();
-    if (message->has_load_error()) AddLoadError(message->load_error());
   }
 
   // ---- A follower's end.
 
   void Join(const std::shared_ptr<grpc::Channel>& leader) {
-    FromRank join;
+    RankMessage join;
     join.mutable_join()->set_rank(rank());
     join.mutable_join()->set_endpoint(context_.endpoint);
     const std::lock_guard lock(mutex_);
     if (leaving_) return;
-    lane_ = std::make_unique<FollowerEnd>(leader);
-    lane_->outbox.Put(std::move(join));
-    lane_->reader = std::thread([this, lane = lane_.get()] {
-      ToRank message;
-      while (lane->stream->Read(&message)) Hear(&message);
-      lane->outbox.End();
-      EndLane(0, std::string(FromGrpc(lane->stream->Finish()).message()));
+    follower_ = std::make_unique<FollowerEnd>(leader);
+    // What cannot be written, the reader hears of.
+    lanes_[0] = {.say = [this](const RankMessage& message) { follower_->stream->Write(message); },
+                 .cancel = [this] { follower_->context.TryCancel(); }};
+    Say(0, std::move(join));
+    follower_->reader = std::thread([this, stream = follower_->stream.get()] {
+      RankMessage message;
+      while (stream->Read(&message)) Hear(0, &message);
+      EndLane(0, std::string(FromGrpc(stream->Finish()).message()));
     });
   }
 
-  void Hear(ToRank* message) {
-    if (message->has_work()) return TakeWork(std::move(*message->mutable_work()));
-    if (message->has_event() && events_.on_event) return events_.on_event(0, message->event());
-    if (message->has_leaves()) return TakeLeave(0, message->leaves());
-    if (message->has_ask()) {
-      FromRank here;
-      here.set_here(true);
-      return SayToLeader(std::move(here));
-    }
-    const std::lock_guard lock(mutex_);
-    if (message->has_welcome() && message->welcome().endpoints_size() == world_size()) {
-      joined_.assign(message->welcome().endpoints().begin(), message->welcome().endpoints().end());
-      welcome_ = true;
-    }
-    if (message->has_load_error()) AddLoadError(message->load_error());
-    all_loaded_ |= message->has_all_loaded();
-    changed_.notify_all();
-  }
-
-  void TakeWork(LaneWork work) {
+  void TakeWork(LanePart work) {
     RankInput& part = arriving_[work.call()];
     for (std::string& item : *work.mutable_items()) part.items.push_back(std::move(item));
     if (!work.last()) return;
-    part.header = std::move(*work.mutable_header());
+    part.header = std::move(*work.mutable_head());
     const auto input = std::make_shared<const RankInput>(std::move(part));
     const uint64_t call = work.call();
     arriving_.erase(call);
@@ -429,13 +392,14 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   // The first answer to a call counts.
   void Answer(uint64_t call, absl::StatusOr<RankOutput> output) {
     if (output.ok()) {
-      const absl::Status fits = CheckItems("of the answer", output->items);
+      const absl::Status fits = CheckSizes("of the answer", output->summary, output->items);
       if (!fits.ok()) output = absl::InternalError(fits.message());
     }
-    LaneAnswer last;
+    LanePart last;
+    last.set_call(call);
     std::vector<std::string> items;
     if (output.ok()) {
-      last.set_summary(std::move(output->summary));
+      last.set_head(std::move(output->summary));
       items = std::move(output->items);
     } else {
       const grpc::Status error = ToGrpc(output.status());
@@ -445,11 +409,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     }
     const std::lock_guard lock(mutex_);
     if (running_.erase(call) == 0) return;
-    SendInParts<LaneAnswer>(call, std::move(items), last.summary().size(), [&](LaneAnswer part) {
-      if (part.last()) part.MergeFrom(last);
-      FromRank message;
+    SendInParts(std::move(last), std::move(items), [&](LanePart part) {
+      RankMessage message;
       *message.mutable_answer() = std::move(part);
-      SayToLeader(std::move(message));
+      Say(0, std::move(message));
     });
     changed_.notify_all();
   }
@@ -463,20 +426,19 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   OwnRank own_;
   LeaderCalls calls_;  // on the leader
-  std::atomic<bool> broken_ = false, stopped_ = false;
+  std::atomic<bool> broken_ = false;
   std::map<uint64_t, RankInput> arriving_;  // of a follower, by call; of the thread that reads
 
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::vector<std::string> joined_;    // endpoints, by rank
-  std::vector<LeaderEnd> lanes_;       // of the leader, by rank; of a follower whether rank 0 has left
-  std::unique_ptr<FollowerEnd> lane_;  // of a follower, which has no other from Join on
-  bool lane_ended_ = false;            // this one
-  bool welcome_ = false;               // all have joined
-  int loaded_ = 0;                     // ranks; on the leader
-  bool all_loaded_ = false;
-  std::string load_error_;  // the first of any rank, as the leader knows it
+  std::vector<std::string> joined_;        // endpoints, by rank
+  std::vector<LaneEnd> lanes_;             // by rank; a follower has one, to rank 0
+  std::vector<bool> left_;                 // by rank: it has said so
+  std::unique_ptr<FollowerEnd> follower_;  // constant from Join on
+  bool welcome_ = false;                   // all have joined
+  int ranks_loaded_ = 0;                   // on the leader
+  std::optional<absl::Status> loaded_;     // all ranks have, or the first error of any, as the leader knows it
   absl::Status lost_;
   bool leaving_ = false;
   std::set<uint64_t> running_;  // calls that a follower has not answered

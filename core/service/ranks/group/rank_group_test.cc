@@ -245,6 +245,14 @@ TEST(RankGroup, EventsGoBothWaysInOrderWhileCallsRun) {
   EXPECT_TRUE(group.Broken().empty());
 }
 
+// The follower answers from the thread that reads: it waits for the leader, which has much to say yet.
+TEST(RankGroup, LargeEventsGoBothWaysAtOnce) {
+  Group group(2);
+  for (int i = 0; i < 32; ++i) group.groups[0]->SendEvent(1, std::string(1 << 20, 'x'));
+  while (group.journal.Of(0).size() < 32) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_TRUE(group.Run("echo", "h").ok());
+}
+
 TEST(RankGroup, RefusesWhatDoesNotFitIntoAMessage) {
   Group group(2);
   Inputs inputs(2);

@@ -14,10 +14,7 @@ namespace quartet {
 template <typename Item>
 class SerialThread {
  public:
-  // `finish` comes behind the last item.
-  explicit SerialThread(
-      std::function<void(Item)> take, std::function<void()> finish = [] {})
-      : take_(std::move(take)), finish_(std::move(finish)), thread_([this] { Loop(); }) {}
+  explicit SerialThread(std::function<void(Item)> take) : take_(std::move(take)), thread_([this] { Loop(); }) {}
   ~SerialThread() { End(); }
 
   // Dropped once it is closed.
@@ -53,19 +50,16 @@ class SerialThread {
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [this] { return closed_ || !items_.empty(); });
-      if (items_.empty()) break;
+      if (items_.empty()) return;
       Item item = std::move(items_.front());
       items_.pop_front();
       lock.unlock();
       take_(std::move(item));
       lock.lock();
     }
-    lock.unlock();
-    finish_();
   }
 
   const std::function<void(Item)> take_;
-  const std::function<void()> finish_;
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
