@@ -87,7 +87,11 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   void SendEvent(int rank, std::string event) override {
     RankMessage message;
     message.set_event(std::move(event));
-    Tell(rank, std::move(message));
+    std::unique_lock lock(mutex_);
+    const std::shared_ptr<Outbox> outbox = lanes_[rank].outbox;
+    if (outbox == nullptr) return Say(rank, std::move(message));
+    lock.unlock();
+    outbox->Take(std::move(message));
   }
 
   void Break(const absl::Status& status) override {
@@ -194,9 +198,11 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   }
 
  private:
+  using Outbox = SerialThread<RankMessage>;
   // This rank's end of a lane; nothing of it once the lane has ended.
   struct LaneEnd {
-    std::function<void(RankMessage)> say;
+    std::shared_ptr<Outbox> outbox;        // of the leader
+    std::function<void(RankMessage)> say;  // of a follower
     std::function<void()> cancel;
   };
   // A follower's, for as long as this rank is there.
@@ -225,7 +231,9 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   // Under the lock, as what follows. On the leader it waits for nobody. A follower waits for the leader to read, which
   // it does whatever happens.
   void Say(int rank, RankMessage message) {
-    if (lanes_[rank].say) lanes_[rank].say(std::move(message));
+    const LaneEnd& lane = lanes_[rank];
+    if (lane.outbox != nullptr) return lane.outbox->Put(std::move(message));
+    if (lane.say) lane.say(std::move(message));
   }
   void SayToAll(const RankMessage& message) {
     for (int r = 0; r < world_size(); ++r) Say(r, message);
@@ -319,10 +327,13 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       return absl::InvalidArgumentError("the first message is not `join`");
     }
     const int from = message.join().rank();
-    SerialThread<RankMessage> outbox([stream](const RankMessage& out) { stream->Write(out); });
-    QUARTET_RETURN_IF_ERROR(Admit(message.join(), {.say = [&outbox](RankMessage out) { outbox.Put(std::move(out)); },
-                                                   .cancel = [context] { context->TryCancel(); }}));
-    const absl::Cleanup end = [&] { EndLane(from, ""); };
+    const auto outbox = std::make_shared<Outbox>([stream](const RankMessage& out) { stream->Write(out); });
+    QUARTET_RETURN_IF_ERROR(
+        Admit(message.join(), {.outbox = outbox, .say = nullptr, .cancel = [context] { context->TryCancel(); }}));
+    const absl::Cleanup end = [&] {
+      EndLane(from, "");
+      outbox->End();  // who has it still writes nothing more
+    };
     do {
       calls_.Heard(from);
       Hear(from, &message);
@@ -357,7 +368,8 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     if (leaving_) return;
     follower_ = std::make_unique<FollowerEnd>(leader);
     // What cannot be written, the reader hears of.
-    lanes_[0] = {.say = [this](const RankMessage& message) { follower_->stream->Write(message); },
+    lanes_[0] = {.outbox = nullptr,
+                 .say = [this](const RankMessage& message) { follower_->stream->Write(message); },
                  .cancel = [this] { follower_->context.TryCancel(); }};
     Say(0, std::move(join));
     follower_->reader = std::thread([this, stream = follower_->stream.get()] {

@@ -108,8 +108,8 @@ class RankGroup {
   virtual absl::StatusOr<std::vector<RankOutput>> Run(const std::string& method, std::vector<RankInput> inputs,
                                                       const Deadline& deadline) = 0;
 
-  // From the leader to another rank, or from that to rank 0: at most kMaxMessageBytes less 4 KiB. Does not wait; lost
-  // where the lane has ended.
+  // From the leader to another rank, or from that to rank 0: at most kMaxMessageBytes less 4 KiB. Lost where the lane
+  // has ended. May wait until the other rank reads: on the leader not to be called from Events.
   virtual void SendEvent(int rank, std::string event) = 0;
 
   // What this rank has found makes the process group unusable: `on_broken` is called.

@@ -24,6 +24,17 @@ class SerialThread {
     items_.push_back(std::move(item));
     changed_.notify_all();
   }
+  // As Put; but where nothing is before it the calling thread takes it, and waits for that.
+  void Take(Item item) {
+    std::unique_lock lock(mutex_);
+    if (closed_) return;
+    if (taking_ || !items_.empty()) {
+      items_.push_back(std::move(item));
+      return;
+    }
+    TakeUnlocked(std::move(item), lock);
+    changed_.notify_all();
+  }
   // No more comes; what is there is taken yet.
   void Close() {
     const std::lock_guard lock(mutex_);
@@ -49,14 +60,20 @@ class SerialThread {
   void Loop() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [this] { return closed_ || !items_.empty(); });
+      changed_.wait(lock, [this] { return !taking_ && (closed_ || !items_.empty()); });
       if (items_.empty()) return;
       Item item = std::move(items_.front());
       items_.pop_front();
-      lock.unlock();
-      take_(std::move(item));
-      lock.lock();
+      TakeUnlocked(std::move(item), lock);
     }
+  }
+
+  void TakeUnlocked(Item item, std::unique_lock<std::mutex>& lock) {
+    taking_ = true;
+    lock.unlock();
+    take_(std::move(item));
+    lock.lock();
+    taking_ = false;
   }
 
   const std::function<void(Item)> take_;
@@ -65,6 +82,7 @@ class SerialThread {
   // Guarded by mutex_.
   std::deque<Item> items_;
   bool closed_ = false;
+  bool taking_ = false;
   std::thread thread_;
 };
 
