@@ -9,7 +9,9 @@ namespace {
 
 constexpr std::string_view kUnreadable = "\xEF\xBF\xBD";  // what an incomplete character reads as
 constexpr std::ptrdiff_t kMostLookedAt = 8;               // tokens before one, that a decoder looks back at
-constexpr int kMostOfACharacter = 4;                      // tokens
+// Tokens in a row of which each ends within a character, as those do that have the end of one and the begin of the
+// next.
+constexpr int kMostIncomplete = 16;
 
 }  // namespace
 
@@ -34,7 +36,7 @@ std::vector<std::string> TokenTexts(const Tokenizer& tokenizer, const std::vecto
   for (std::ptrdiff_t i = first; i < std::ssize(ids); ++i) {
     const std::string text = read(i + 1);
     const bool last = i + 1 == std::ssize(ids);
-    if (text.ends_with(kUnreadable) && !last && i + 1 - shown < kMostOfACharacter) {
+    if (text.ends_with(kUnreadable) && !last && i + 1 - shown < kMostIncomplete) {
       texts.emplace_back();
       continue;
     }
