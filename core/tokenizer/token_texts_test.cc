@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 
 namespace quartet {
@@ -25,6 +26,7 @@ TEST(TokenTexts, PutTogetherAreTheTextFromAnyTokenOn) {
     std::ifstream file(kTokenizers + name + "/golden.json");
     const auto golden = nlohmann::json::parse(file);
     for (const auto& row : golden["encode"]) {
+      if (absl::StrContains(row[0].get<std::string>(), "\xEF\xBF\xBD")) continue;  // as what is incomplete reads
       const auto ids = row[2].get<std::vector<int32_t>>();
       const std::string whole = tokenizer->DecodeUncleaned(ids, /*skip_special_tokens=*/false);
       for (size_t first = 0; first < std::min<size_t>(ids.size(), 40); ++first) {
