@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/model/lora.h"
 #include "core/safetensors/writer.h"
 
 namespace quartet {
@@ -101,8 +102,13 @@ absl::StatusOr<std::unique_ptr<ModelFolderWriter>> ModelFolderWriter::Create(con
   }
   impl->temporary = temporary;
 
-  QUARTET_RETURN_IF_ERROR(
-      impl->WriteText("config.json", TrainedConfigJson(config, options.head, TorchName(options.dtype))));
+  const bool of_adapters = config.lora.has_value();
+  if (of_adapters) {
+    QUARTET_RETURN_IF_ERROR(impl->WriteText(std::string(kAdapterConfigFile), config.lora->json));
+  } else {
+    QUARTET_RETURN_IF_ERROR(
+        impl->WriteText("config.json", TrainedConfigJson(config, options.head, TorchName(options.dtype))));
+  }
   for (const auto& [name, bytes] : options.companions) QUARTET_RETURN_IF_ERROR(impl->WriteText(name, bytes));
 
   // Parameters in their order, a new file where the next would not fit.
@@ -113,7 +119,7 @@ absl::StatusOr<std::unique_ptr<ModelFolderWriter>> ModelFolderWriter::Create(con
     auto& bytes = impl->bytes.emplace_back();
     for (const ParameterSpec& parameter : group.parameters) {
       const int64_t size = parameter.numel() * DtypeSize(options.dtype);
-      if (file_bytes > 0 && file_bytes + size > options.max_file_bytes) {
+      if (!of_adapters && file_bytes > 0 && file_bytes + size > options.max_file_bytes) {
         files.emplace_back();
         file_bytes = 0;
       }
@@ -126,8 +132,10 @@ absl::StatusOr<std::unique_ptr<ModelFolderWriter>> ModelFolderWriter::Create(con
   }
   Json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", Json::object()}};
   for (size_t i = 0; i < files.size(); ++i) {
-    const std::string name = files.size() == 1 ? std::string("model.safetensors")
-                                               : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
+    const std::string name = of_adapters ? std::string(kAdapterWeightsFile)
+                             : files.size() == 1
+                                 ? std::string("model.safetensors")
+                                 : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
     for (const auto& entry : files[i]) index["weight_map"][entry.name] = name;
     QUARTET_ASSIGN_OR_RETURN(auto writer,
                              SafetensorsWriter::Create((impl->temporary / name).string(), std::move(files[i])));

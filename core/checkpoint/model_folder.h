@@ -29,8 +29,9 @@ struct ModelFolderOptions {
 // does. Errors name the path and what the system said. Not thread safe.
 class ModelFolderWriter {
  public:
-  // Writes TrainedConfigJson of `config`, and all parameters by their NameInFolder. ALREADY_EXISTS where the target is
-  // there.
+  // Writes TrainedConfigJson of `config`, and all parameters by their NameInFolder; where `config` has adapters, whose
+  // `layout` it is then, a folder of adapters as they were read (core/model/lora.h), in one file. ALREADY_EXISTS where
+  // the target is there.
   static absl::StatusOr<std::unique_ptr<ModelFolderWriter>> Create(const ModelConfig& config,
                                                                    const ParameterLayout& layout,
                                                                    const ModelFolderOptions& options);

@@ -26,7 +26,6 @@ constexpr std::string_view kProducts[] = {"self_attn.q_proj", "self_attn.k_proj"
 constexpr std::string_view kAllLinear = "all-linear";
 // PEFT saves whatever a sequence classifier's head may be called; "score" it is in all classes here.
 constexpr std::string_view kOtherHead = "classifier";
-constexpr std::string_view kWeightsFile = "adapter_model.safetensors";
 constexpr std::string_view kPrefix = "base_model.model.";
 
 constexpr std::string_view kFieldsRead[] = {"base_model_name_or_path",
@@ -47,7 +46,9 @@ constexpr const char* kHarmlessInits[] = {"gaussian", "orthogonal"};
 
 bool Has(const auto& list, std::string_view value) { return std::ranges::find(list, value) != std::end(list); }
 
-std::string AdapterConfigPath(const std::string& folder) { return folder + "/adapter_config.json"; }
+std::string AdapterConfigPath(const std::string& folder) {
+  return absl::StrCat(folder, "/", std::string(kAdapterConfigFile));
+}
 
 bool IsOff(const nlohmann::json& value) {
   return value.is_null() || value == false || value == "" || (value.is_structured() && value.empty());
@@ -164,7 +165,8 @@ bool IsAdapterFolder(const std::string& folder) {
 
 absl::StatusOr<ModelConfig> ReadAdaptedConfig(const std::string& folder) {
   const std::string path = AdapterConfigPath(folder);
-  QUARTET_ASSIGN_OR_RETURN(const nlohmann::json object, ReadJsonFile(path, kMaxConfigBytes));
+  QUARTET_ASSIGN_OR_RETURN(std::string text, ReadTextFile(path, kMaxConfigBytes));
+  QUARTET_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(text, path));
   if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": it must be a JSON object"));
   const ConfigFields fields(object, path);
   QUARTET_RETURN_IF_ERROR(CheckValues(fields));
@@ -182,6 +184,7 @@ absl::StatusOr<ModelConfig> ReadAdaptedConfig(const std::string& folder) {
   QUARTET_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(base));
   QUARTET_ASSIGN_OR_RETURN(config.lora, ReadLora(fields, config.num_hidden_layers));
   config.lora->base_folder = base;
+  config.lora->json = std::move(text);
   if (config.lora->has_head) config.head = HeadKind::kScalar;
   return config;
 }
@@ -210,10 +213,11 @@ ParameterLayout MakeLoraLayout(const ModelConfig& config, const ParameterLayout&
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenAdapters(const std::string& folder,
                                                                const ParameterLayout& layout) {
-  const std::string path = absl::StrCat(folder, "/", std::string(kWeightsFile));
+  const std::string path = absl::StrCat(folder, "/", std::string(kAdapterWeightsFile));
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
-    return absl::NotFoundError(absl::StrCat("the folder of adapters ", folder, " has no ", std::string(kWeightsFile)));
+    return absl::NotFoundError(
+        absl::StrCat("the folder of adapters ", folder, " has no ", std::string(kAdapterWeightsFile)));
   }
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> reader, CheckpointReader::OpenFile(path));
   std::set<std::string> known;

@@ -22,6 +22,9 @@ bool IsAdapterFolder(const std::string& folder);
 // here nor known to be without effect has to be off. NOT_FOUND where base_model_name_or_path is no folder.
 absl::StatusOr<ModelConfig> ReadAdaptedConfig(const std::string& folder);
 
+inline constexpr std::string_view kAdapterConfigFile = "adapter_config.json";
+inline constexpr std::string_view kAdapterWeightsFile = "adapter_model.safetensors";
+
 // The adapters of a model that has `base`, whole or a rank's share of it, under PEFT's names: a group a block, of each
 // product that has them A [r, in] and then B [out, r], whose in_block is the product's weight; then a group of the
 // scalar head [1, D], where they bring it.

@@ -57,6 +57,7 @@ struct LoraConfig {
   std::vector<std::string> targets;  // the products, "q_proj" and so on, the same in every block
   bool has_head = false;             // they bring a scalar head, whole
   double dropout = 0;                // that the folder was trained with; there is none here
+  std::string json;                  // adapter_config.json as read
 };
 
 struct ModelConfig {

@@ -8,12 +8,6 @@
 #include "core/zero/sharded_model_impl.h"
 
 namespace quartet {
-namespace {
-
-// The embedding's group of a model has none.
-int AdaptersGroup(int group) { return group - 1; }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> ShardedModel::OpenAdaptersOf(const Impl& model, Impl* impl) {
   impl->config = model.config;
@@ -38,14 +32,14 @@ BlockWeights ShardedModel::Block(int group, const std::vector<at::Tensor>& tenso
 
 std::vector<at::Tensor> ShardedModel::Impl::AdaptersOf(int group) const {
   if (adapters == nullptr) return {};
-  return adapters->impl_->WholeGroup(AdaptersGroup(group));
+  return adapters->impl_->WholeGroup(adapters_group(group));
 }
 
 BlockWeights ShardedModel::Impl::Block(int group, const std::vector<at::Tensor>& tensors,
                                        const std::vector<at::Tensor>& adapter_tensors) const {
   BlockWeights weights(layout.groups[group], tensors);
   if (adapters != nullptr) {
-    weights.Adapt(adapters->layout().groups[AdaptersGroup(group)], adapter_tensors, config.lora->scale);
+    weights.Adapt(adapters->layout().groups[adapters_group(group)], adapter_tensors, config.lora->scale);
   }
   return weights;
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/comm/testing/rank_threads.h"
@@ -19,6 +22,7 @@
 #include "core/safetensors/reader.h"
 #include "core/zero/sharded_model.h"
 #include "core/zero/testing/golden_run.h"
+#include "core/zero/trainable_model.h"
 
 namespace quartet {
 namespace {
@@ -127,6 +131,150 @@ TEST(Adapters, ThatLackATensorAreRefusedOnEveryRank) {
     const absl::Status status = ShardedModel::Load(folder, InFp32(3), &group, &ledger).status();
     EXPECT_NE(status.message().find("down_proj.lora_A.weight is missing"), std::string::npos) << status;
   });
+}
+
+const char* const kTrained[] = {"llama_lora", "qwen2_tied_lora", "olmo2_lora"};
+
+// The gradient so far of each adapter, whole, by name. At stage 2 and 3.
+std::map<std::string, at::Tensor> GradientsOf(TrainableModel& model, ProcessGroup& group) {
+  std::map<std::string, at::Tensor> gradients;
+  const ShardedModel& trained = model.trained();
+  for (int g = 0; g < static_cast<int>(trained.layout().groups.size()); ++g) {
+    const at::Tensor part = model.gradient(g);
+    const at::Tensor whole = at::empty({group.size() * part.numel()}, part.options());
+    whole.narrow(0, group.rank() * part.numel(), part.numel()).copy_(part);
+    group.AllGatherInPlace(whole)->Wait();
+    const std::vector<at::Tensor> views = trained.Views(g, whole);
+    for (size_t p = 0; p < views.size(); ++p) {
+      gradients[trained.layout().groups[g].parameters[p].name] = views[p].to(at::kCPU, at::kFloat);
+    }
+  }
+  return gradients;
+}
+
+TEST(Adapters, HaveTheGradientsOfPeft) {
+  for (const char* name : kTrained) {
+    const GoldenRun golden = ReadGoldenRun(name);
+    for (const auto& [ranks, stage, checkpointing] :
+         {std::tuple{1, 0, true}, {1, 3, false}, {2, 2, true}, {2, 3, true}, {2, 3, false}, {3, 3, false}}) {
+      SCOPED_TRACE(testing::Message() << name << ", " << ranks << " ranks, stage " << stage);
+      RunRanks(ranks, [&, stage = stage, checkpointing = checkpointing](ProcessGroup& group) {
+        Ledger ledger;
+        const auto model = LoadOrDie(golden.folder, golden.Fp32(stage, checkpointing), group, ledger);
+        EXPECT_NEAR(Accumulate(*model, golden.sequences, 2) / golden.losses[0], 1, 1e-6);
+        const auto gradients = GradientsOf(*model, group);
+        EXPECT_EQ(gradients.size(), model->model().config().lora->targets.size() * 2 * 3);
+        for (const auto& [parameter, gradient] : gradients) {
+          const at::Tensor expected = GoldenTensor(golden.folder, parameter);
+          EXPECT_LT((gradient - expected).abs().max().item<double>(), 1e-6 * golden.grad_norms[0]) << parameter;
+          EXPECT_GT(expected.abs().max().item<double>(), 1e-4) << parameter;
+        }
+      });
+    }
+  }
+}
+
+// What rounding hides in fp32.
+TEST(Adapters, FollowPeftsLossesAndNormsToTheLastPlacesInFp64) {
+  for (const char* name : kTrained) {
+    const GoldenRun golden = ReadGoldenRun(name);
+    for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 3}}) {
+      RunRanks(ranks, [&, stage = stage](ProcessGroup& group) {
+        Ledger ledger;
+        TrainableModelOptions options = golden.Fp32(stage, false);
+        options.model.compute_dtype = at::kDouble;
+        const auto model = LoadOrDie(golden.folder, options, group, ledger);
+        for (size_t step = 0; step < golden.losses.size(); ++step) {
+          EXPECT_NEAR(Accumulate(*model, golden.sequences, 2) / golden.losses[step], 1, 1e-6) << name << " " << step;
+          const StepResult result = model->Step(golden.learning_rate, golden.max_norm);
+          EXPECT_NEAR(result.grad_norm / golden.grad_norms[step], 1, 1e-6) << name << " " << step;
+        }
+      });
+    }
+  }
+}
+
+TEST(Adapters, AreAllThatIsTrained) {
+  const GoldenRun golden = ReadGoldenRun("llama_lora");
+  for (const int stage : {0, 3}) {
+    RunRanks(1, [&](ProcessGroup& group) {
+      Ledger ledger;
+      const auto model = LoadOrDie(golden.folder, golden.Fp32(stage, true), group, ledger);
+      EXPECT_NE(&model->trained(), &model->model());
+      // Two moments, and a gradient; padding is less than 256 bytes a tensor.
+      const int64_t bytes = 4 * model->trained().layout().numel(), padding = 256 * 2 * 7 * 3;
+      EXPECT_LE(ledger.current(MemoryCategory::kOptimizer), 2 * (bytes + padding));
+      EXPECT_LE(ledger.current(MemoryCategory::kGradients), bytes + padding);
+      const int groups = static_cast<int>(model->model().layout().groups.size());
+      std::vector<at::Tensor> before;
+      for (int g = 0; g < groups; ++g) before.push_back(model->model().shard(g).clone());
+      const at::Tensor adapters = model->trained().shard(0).clone();
+      Accumulate(*model, golden.sequences, 4);
+      model->Step(golden.learning_rate, 1);
+      for (int g = 0; g < groups; ++g) EXPECT_TRUE(at::equal(model->model().shard(g), before[g])) << g;
+      EXPECT_FALSE(at::equal(model->trained().shard(0), adapters));
+    });
+  }
+}
+
+// The head of a reward model, too, where they bring it.
+TEST(Adapters, AreTrainedWithTheirHeadAlikeAtEveryWorldSize) {
+  std::vector<double> expected;
+  for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 3}}) {
+    std::vector<double> losses;
+    RunRanks(ranks, [&, ranks = ranks, stage = stage](ProcessGroup& group) {
+      Ledger ledger;
+      TrainableModelOptions options = ReadGoldenRun("llama_lora").Fp32(stage, true);
+      options.model.head = HeadKind::kScalar;
+      const auto model = LoadOrDie(kScored + "llama_critic_lora", options, group, ledger);
+      const int head = static_cast<int>(model->trained().layout().groups.size()) - 1;
+      const at::Tensor before = model->trained().Gather(head).tensors().front().clone();
+      const PackedSequences batch =
+          ranks == 1 ? PackIds({kFewSequences[0], kFewSequences[1]}) : PackIds({kFewSequences[group.rank()]});
+      for (int step = 0; step < 5; ++step) {
+        at::Tensor loss = at::empty({1}, at::kDouble);
+        loss[0] = model->ForwardBackward(batch, [](const at::Tensor& hidden_TD, const at::Tensor& head_1D) {
+          return (hidden_TD.matmul(head_1D.t()) - 1).square().sum();
+        });
+        group.AllReduceSum(loss)->Wait();
+        if (group.rank() == 0) losses.push_back(loss.item<double>());
+        model->Step(1e-2, 1);
+      }
+      EXPECT_FALSE(at::equal(model->trained().Gather(head).tensors().front(), before));
+    });
+    EXPECT_LT(losses.back(), 0.9 * losses.front());
+    if (expected.empty()) expected = losses;
+    for (size_t step = 0; step < losses.size(); ++step) EXPECT_NEAR(losses[step] / expected[step], 1, 1e-4);
+  }
+}
+
+// A folder that peft reads: the source's configuration, and the weights in the compute type.
+TEST(Adapters, AreSavedAsTheFolderThatTheyCameFrom) {
+  const GoldenRun golden = ReadGoldenRun("qwen2_tied_lora");
+  const std::string folder = FreshFolder("saved_adapters"), average = FreshFolder("saved_average");
+  RunRanks(2, [&](ProcessGroup& group) {
+    Ledger ledger;
+    TrainableModelOptions options = golden.Fp32(3, true);
+    options.ema_decay = golden.trainer.ema_decay();
+    const auto model = LoadOrDie(golden.folder, options, group, ledger);
+    for (size_t step = 0; step < golden.losses.size(); ++step) {
+      Accumulate(*model, golden.sequences, 4);
+      model->Step(golden.learning_rate, golden.max_norm);
+    }
+    ASSERT_TRUE(model->Save(folder).ok());
+    ASSERT_TRUE(model->SaveAverage(average).ok());
+    const double last = Accumulate(*model, golden.sequences, 4);
+    const auto again = LoadOrDie(folder, options, group, ledger);
+    EXPECT_EQ(Accumulate(*again, golden.sequences, 4), last);
+    const auto averaged = LoadOrDie(average, options, group, ledger);
+    EXPECT_NEAR(Accumulate(*averaged, golden.sequences, 4) / golden.average_loss, 1, 1e-5);
+  });
+  const auto config_of = [](const std::string& of) {
+    return nlohmann::json::parse(std::ifstream(of + "/adapter_config.json"));
+  };
+  EXPECT_EQ(config_of(folder), config_of(golden.folder));
+  EXPECT_TRUE(fs::exists(folder + "/adapter_model.safetensors"));
+  EXPECT_FALSE(fs::exists(folder + "/config.json") || fs::exists(folder + "/model.safetensors"));
 }
 
 }  // namespace

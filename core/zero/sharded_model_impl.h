@@ -122,6 +122,8 @@ struct ShardedModel::Impl {
   // A block's weights, of tensors of its group and of its adapters' group.
   BlockWeights Block(int group, const std::vector<at::Tensor>& tensors,
                      const std::vector<at::Tensor>& adapter_tensors) const;
+  // Which group of `adapters` is of that block's group: the embedding's has none.
+  static int adapters_group(int group) { return group - 1; }
   // Those adapters; none where there are none.
   std::vector<at::Tensor> AdaptersOf(int group) const;
   // Whether the scalar head is the adapters'; its weight then.

@@ -19,6 +19,7 @@
 #include "core/comm/agreement.h"
 #include "core/memory/accounted_tensor.h"
 #include "core/memory/catch_exceptions.h"
+#include "core/model/lora.h"
 #include "core/zero/trainable_model_impl.h"
 #include "proto/run_config.pb.h"
 
@@ -68,18 +69,18 @@ absl::StatusOr<std::unique_ptr<TrainableModel>> TrainableModel::Load(
   impl->options.model.trainable = true;
   QUARTET_ASSIGN_OR_RETURN(impl->model, load(impl->options.model));
   impl->sharded = impl->model->impl_.get();
-  if (impl->model->adapters() != nullptr) {
-    return absl::InvalidArgumentError("adapters cannot be trained; allowed: a model");
-  }
+  ShardedModel* const adapters = impl->model->adapters();
+  impl->trained = adapters == nullptr ? impl->sharded : adapters->impl_.get();
   // Whatever happens to this rank, all meet before the first micro-batch.
   absl::Status mine;
   try {
-    impl->gradient = std::make_unique<ShardedGradient>(impl->sharded, options.no_sync);
+    impl->gradient = std::make_unique<ShardedGradient>(impl->trained, options.no_sync);
     impl->optimizer = std::make_unique<ShardedOptimizer>(
-        impl->sharded, options.optimizer == nullptr ? MakeOptimizer(TrainerConfig()) : options.optimizer);
-    if (options.ema_decay != 0) impl->average = std::make_unique<WeightsAverage>(impl->sharded, options.ema_decay);
+        impl->trained, options.optimizer == nullptr ? MakeOptimizer(TrainerConfig()) : options.optimizer);
+    if (options.ema_decay != 0) impl->average = std::make_unique<WeightsAverage>(impl->trained, options.ema_decay);
     if (impl->sharded->world->rank() == 0 && !options.model.device.is_meta()) {
-      auto companions = ReadCompanions(impl->sharded->folder);
+      const absl::StatusOr<std::string> folder = TokenizerFolder(impl->trained->folder);
+      auto companions = folder.ok() ? ReadCompanions(*folder) : folder.status();
       mine = companions.status();
       if (companions.ok()) impl->companions = *std::move(companions);
     }
@@ -95,6 +96,8 @@ absl::StatusOr<std::unique_ptr<TrainableModel>> TrainableModel::Load(
 }
 
 ShardedModel& TrainableModel::model() { return *impl_->model; }
+
+ShardedModel& TrainableModel::trained() { return impl_->trains_adapters() ? *impl_->model->adapters() : *impl_->model; }
 
 const Optimizer& TrainableModel::optimizer() const { return impl_->optimizer->optimizer(); }
 
@@ -118,9 +121,9 @@ double TrainableModel::ForwardBackward(const PackedSequences& batch, const LossF
 }
 
 void TrainableModel::Impl::RefreshComputeWeights() {
-  for (int g = 0; g < static_cast<int>(sharded->flat.size()); ++g) {
+  for (int g = 0; g < static_cast<int>(trained->flat.size()); ++g) {
     ThrowAtFailPoint("trainable_model.refresh");
-    sharded->RefreshComputeWeights(g);
+    trained->RefreshComputeWeights(g);
   }
 }
 
@@ -147,7 +150,7 @@ StepResult TrainableModel::Step(double learning_rate, double max_norm) {
 }
 
 absl::StatusOr<int64_t> TrainableModel::Save(const std::string& folder) {
-  return impl_->Save(folder, [this](int group, int next) { return impl_->sharded->Gather(group, next); });
+  return impl_->Save(folder, [this](int group, int next) { return impl_->trained->Gather(group, next); });
 }
 
 bool TrainableModel::keeps_average() const { return impl_->average != nullptr; }
@@ -155,7 +158,7 @@ bool TrainableModel::keeps_average() const { return impl_->average != nullptr; }
 absl::StatusOr<int64_t> TrainableModel::SaveAverage(const std::string& folder) {
   if (!keeps_average()) return absl::FailedPreconditionError("no average of the weights is kept: ema_decay is 0");
   return impl_->Save(folder,
-                     [&](int group, int) { return impl_->sharded->GatherCopy(group, impl_->average->of(group)); });
+                     [&](int group, int) { return impl_->trained->GatherCopy(group, impl_->average->of(group)); });
 }
 
 absl::StatusOr<int64_t> TrainableModel::Impl::Save(const std::string& folder,
@@ -182,12 +185,12 @@ absl::StatusOr<int64_t> TrainableModel::Impl::Save(const std::string& folder,
       options.target = folder;
       options.dtype = type == at::kFloat ? Dtype::kF32 : Dtype::kBF16;
       options.head = sharded->options.head;
-      QUARTET_ASSIGN_OR_RETURN(writer, ModelFolderWriter::Create(sharded->config, sharded->layout, options));
+      QUARTET_ASSIGN_OR_RETURN(writer, ModelFolderWriter::Create(sharded->config, trained->layout, options));
       return absl::OkStatus();
     });
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(world, mine, device));
 
-    const int groups = static_cast<int>(sharded->flat.size());
+    const int groups = static_cast<int>(trained->flat.size());
     for (int g = 0; g < groups; ++g) {
       GatheredGroup gathered = gather(g, g + 1 < groups ? g + 1 : -1);
       write([&]() -> absl::Status {
@@ -209,7 +212,7 @@ absl::StatusOr<int64_t> TrainableModel::Impl::Save(const std::string& folder,
     world.AllReduceSum(total)->Wait();
     return total.item<int64_t>();
   } catch (const std::exception& error) {
-    sharded->DropPending();
+    trained->DropPending();
     return absl::UnavailableError(absl::StrCat("saving to ", folder, ": ", error.what()));
   }
 }

@@ -48,12 +48,12 @@ using LossFunction = std::function<at::Tensor(const at::Tensor& hidden_TD, const
 // A part of a group's training state.
 struct NamedState {
   std::string name;  // "master", then as Optimizer::state() has it, then with ema_decay "ema"
-  at::Tensor
-      values;  // fp32, flat, laid out as model().shard(group) is: model().parameter_shards() says what lies where
+  // fp32, flat, laid out as trained().shard(group) is: trained().parameter_shards() says what lies where.
+  at::Tensor values;
 };
 
 // One thread; all ranks in step. A sequence of micro-batches (the same number on every rank; an empty batch where a
-// rank has none left), then Step.
+// rank has none left), then Step. Of a folder of adapters those are trained, and nothing else.
 class TrainableModel {
  public:
   static absl::StatusOr<std::unique_ptr<TrainableModel>> Load(const std::string& folder,
@@ -67,6 +67,8 @@ class TrainableModel {
   ~TrainableModel();
 
   ShardedModel& model();
+  // What is trained: model(), or its adapters. Groups below are its.
+  ShardedModel& trained();
 
   // Forward and backward of one micro-batch; adds to the gradient. Gradients are summed over ranks and micro-batches:
   // the loss must carry its normaliser. Returns the loss of this rank's micro-batch. An empty batch (T = 0) takes part
@@ -87,15 +89,16 @@ class TrainableModel {
   // Collective.
   void Restore(int64_t steps);
 
-  // The gradient so far, laid out as model().shard(group) is. What Step itself still sums over ranks (all of it at
+  // The gradient so far, laid out as trained().shard(group) is. What Step itself still sums over ranks (all of it at
   // stage 0 and with no_sync; replicas) is not yet in it.
   const at::Tensor& gradient(int group) const;
 
-  // Writes a Hugging Face folder: config.json and tokenizer files as the source folder had them at Load, weights in the
-  // compute type as safetensors, with an index where they are several files. Streamed: rank 0 writes one gathered group
-  // after the other, no rank ever holds the whole model. `folder` must not exist; it appears all at once (temporary
-  // name, fsync, rename). Collective. Returns the bytes written. An error of rank 0 (RESOURCE_EXHAUSTED: the disk is
-  // full) is every rank's, leaves nothing behind and the ranks in step; UNAVAILABLE where a collective failed.
+  // Writes a Hugging Face folder (of adapters one of theirs, with the tokenizer of TokenizerFolder): config.json and
+  // tokenizer files as the source folder had them at Load, weights in the compute type as safetensors, with an index
+  // where they are several files. Streamed: rank 0 writes one gathered group after the other, no rank ever holds the
+  // whole model. `folder` must not exist; it appears all at once (temporary name, fsync, rename). Collective. Returns
+  // the bytes written. An error of rank 0 (RESOURCE_EXHAUSTED: the disk is full) is every rank's, leaves nothing behind
+  // and the ranks in step; UNAVAILABLE where a collective failed.
   absl::StatusOr<int64_t> Save(const std::string& folder);
   // The same of the weights' average. FAILED_PRECONDITION where none is kept: without ema_decay.
   bool keeps_average() const;

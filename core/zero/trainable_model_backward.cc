@@ -23,22 +23,36 @@ namespace {
 // must not look like a change in place to the graphs that saved its views.
 at::Tensor Leaf(const at::Tensor& tensor) { return tensor.variable_data().set_requires_grad(true); }
 
-std::vector<at::Tensor> Leaves(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> leaves;
-  for (const at::Tensor& tensor : tensors) leaves.push_back(Leaf(tensor));
-  return leaves;
+// The same that is no leaf: of what is not trained.
+at::Tensor Constant(const at::Tensor& tensor) { return tensor.variable_data(); }
+
+template <typename Make>
+std::vector<at::Tensor> OfEach(const std::vector<at::Tensor>& tensors, Make make) {
+  std::vector<at::Tensor> made;
+  for (const at::Tensor& tensor : tensors) made.push_back(make(tensor));
+  return made;
 }
 
-// Gradients of `output` in the direction `output_gradient` with respect to `inputs`; undefined where there is none.
-// Frees the graph.
+// Gradients of `output` in the direction `output_gradient` with respect to those of `inputs` that are leaves; undefined
+// where there is none. Frees the graph.
 std::vector<at::Tensor> Gradients(const at::Tensor& output, const at::Tensor& output_gradient,
                                   const std::vector<at::Tensor>& inputs) {
-  if (!output.requires_grad()) return std::vector<at::Tensor>(inputs.size());
-  return torch::autograd::grad({output}, inputs, {output_gradient}, /*retain_graph=*/false, /*create_graph=*/false,
-                               /*allow_unused=*/true);
+  std::vector<at::Tensor> leaves;
+  for (const at::Tensor& input : inputs) {
+    if (input.requires_grad()) leaves.push_back(input);
+  }
+  std::vector<at::Tensor> gradients(inputs.size());
+  if (!output.requires_grad() || leaves.empty()) return gradients;
+  std::vector<at::Tensor> found =
+      torch::autograd::grad({output}, leaves, {output_gradient}, /*retain_graph=*/false, /*create_graph=*/false,
+                            /*allow_unused=*/true);
+  for (size_t i = 0, next = 0; i < inputs.size(); ++i) {
+    if (inputs[i].requires_grad()) gradients[i] = std::move(found[next++]);
+  }
+  return gradients;
 }
 
-// A block's forward pass: leaves for its weights and its input, and the graph from them to the output.
+// A block's forward pass: leaves for what is trained of it and for its input, and the graph from them to the output.
 struct BlockGraph {
   std::vector<at::Tensor> weights;
   at::Tensor input_TD;
@@ -61,15 +75,26 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
   RotaryTable rotary;
   if (!empty) rotary = MakeRotaryTable(config, positions, sharded->state_dtype());
   const at::Tensor ids = batch.ids_T.to(sharded->options.device);
-  auto run_block = [&](int group, const std::vector<at::Tensor>& tensors, const at::Tensor& input_TD) {
-    return DecoderBlock(config, BlockWeights(layout.groups[group], tensors), rotary, attention, input_TD);
+  auto run_block = [&](const BlockWeights& weights, const at::Tensor& input_TD) {
+    return DecoderBlock(config, weights, rotary, attention, input_TD);
   };
   auto make_graph = [&](int group, const std::vector<at::Tensor>& tensors, const at::Tensor& input_TD) {
     const at::AutoGradMode with_grad(true);
-    BlockGraph graph = {.weights = Leaves(tensors), .input_TD = Leaf(input_TD), .output_TD = {}};
-    graph.output_TD = run_block(group, graph.weights, graph.input_TD);
+    if (!trains_adapters()) {
+      BlockGraph graph = {.weights = OfEach(tensors, Leaf), .input_TD = Leaf(input_TD), .output_TD = {}};
+      graph.output_TD = run_block(sharded->Block(group, graph.weights, {}), graph.input_TD);
+      return graph;
+    }
+    // Below the first block nothing is trained.
+    const bool has_more_below = group != layout.block_group(0);
+    BlockGraph graph = {.weights = OfEach(sharded->AdaptersOf(group), Leaf),
+                        .input_TD = has_more_below ? Leaf(input_TD) : Constant(input_TD),
+                        .output_TD = {}};
+    graph.output_TD = run_block(sharded->Block(group, OfEach(tensors, Constant), graph.weights), graph.input_TD);
     return graph;
   };
+  // The group of what is trained that a block's weights are in.
+  auto trained_group = [&](int group) { return trains_adapters() ? sharded->adapters_group(group) : group; };
 
   // Forward. Of each block its input is kept, or its graph.
   SavedInputs inputs(sharded->ledger, sharded->options.device, options.activation_offload, blocks);
@@ -93,13 +118,14 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
       sharded->groups[g].refill = buffer;
     } else {
       inputs.Save(b, hidden);
-      hidden = run_block(g, group.tensors(), hidden);
+      hidden = run_block(sharded->Block(g, group.tensors(), sharded->AdaptersOf(g)), hidden);
     }
   }
 
   // The head, and the gradient of what goes into it.
   double value = 0;
   at::Tensor hidden_gradient;
+  const bool has_adapters_head = sharded->has_adapters_head();
   {
     const int g = layout.head_group;
     GatheredGroup group = sharded->Gather(g, layout.block_group(blocks - 1));
@@ -108,19 +134,27 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
       const MemoryScope logits(sharded->ledger, MemoryCategory::kLogits);
       const at::AutoGradMode with_grad(true);
       const int norm = layout.final_norm, head = layout.head;
-      const at::Tensor input = Leaf(hidden), norm_weight = Leaf(group.tensors()[norm]),
-                       head_weight = Leaf(group.tensors()[head]);
+      const auto weight = [&](int parameter) {
+        const at::Tensor& tensor = group.tensors()[parameter];
+        return trains_adapters() ? Constant(tensor) : Leaf(tensor);
+      };
+      const at::Tensor input = Leaf(hidden), norm_weight = weight(norm),
+                       head_weight = has_adapters_head ? Leaf(sharded->AdaptersHead()) : weight(head);
       const at::Tensor result = loss(FinalNorm(config, sharded->options.head, norm_weight, input), head_weight);
       value = ScalarValue(result);
       std::vector<at::Tensor> found = Gradients(result, at::Tensor(), {input, norm_weight, head_weight});
       hidden_gradient = found[0].defined() ? found[0] : at::zeros_like(hidden);
-      std::vector<at::Tensor> gradients(layout.groups[g].parameters.size());
-      gradients[norm] = found[1];
-      gradients[head] = found[2];
-      gradient->Add(g, gradients);
+      if (has_adapters_head) gradient->Add(trained->layout.head_group, {found[2]});
+      if (!trains_adapters()) {
+        std::vector<at::Tensor> gradients(layout.groups[g].parameters.size());
+        gradients[norm] = found[1];
+        gradients[head] = found[2];
+        gradient->Add(g, gradients);
+      }
     }
+    if (has_adapters_head) gradient->StartReduceScatter(trained->layout.head_group);
     // With tied embeddings it goes out once, when the embedding's part has been added.
-    if (g != 0) gradient->StartReduceScatter(g);
+    if (!trains_adapters() && g != 0) gradient->StartReduceScatter(g);
   }
   hidden = at::Tensor();
 
@@ -141,15 +175,15 @@ double TrainableModel::Impl::ForwardBackward(const PackedSequences& batch, const
         gradients.pop_back();
       }
     }
-    gradient->Add(g, gradients);
-    gradient->StartReduceScatter(g);
+    gradient->Add(trained_group(g), gradients);
+    gradient->StartReduceScatter(trained_group(g));
   }
 
   // The embedding's gradient: rows are added in fp32, where a sum in bf16 would lose those of frequent tokens.
-  if (!empty) {
-    gradient->AddRows(0, ParameterLayout::embedding, ids, StemGradient(config, hidden_gradient));
+  if (!trains_adapters()) {
+    if (!empty) gradient->AddRows(0, ParameterLayout::embedding, ids, StemGradient(config, hidden_gradient));
+    gradient->StartReduceScatter(0);
   }
-  gradient->StartReduceScatter(0);
   gradient->WaitReduceScatter();
   return value;
 }

@@ -18,11 +18,13 @@ struct TrainableModel::Impl {
   TrainableModelOptions options;
   std::unique_ptr<ShardedModel> model;
   ShardedModel::Impl* sharded = nullptr;          // of `model`
+  ShardedModel::Impl* trained = nullptr;          // that, or its adapters'
   std::map<std::string, std::string> companions;  // of the folder, for Save; rank 0's
   std::unique_ptr<ShardedGradient> gradient;
   std::unique_ptr<ShardedOptimizer> optimizer;
   std::unique_ptr<WeightsAverage> average;  // null without ema_decay
 
+  bool trains_adapters() const { return trained != sharded; }
   double ForwardBackward(const PackedSequences& batch, const LossFunction& loss);
   // What forwards compute with follows the master weights. Collective.
   void RefreshComputeWeights();

@@ -97,6 +97,38 @@ INSTANTIATE_TEST_SUITE_P(Families, Training,
                                           testing::Values(Arrangement{2, 3, true, 4}, Arrangement{1, 0, false, 8})),
                          NameOf);
 
+// Of a model that stays as it is: divided, offloaded, of several replicas, with graphs that refer to memory that is
+// given back and filled again.
+INSTANTIATE_TEST_SUITE_P(
+    Adapters, Training,
+    testing::Combine(
+        testing::Values("llama_lora", "qwen2_tied_lora", "olmo2_lora"),
+        testing::Values(Arrangement{1, 0, true, 8}, Arrangement{1, 0, false, 8}, Arrangement{1, 2, true, 3},
+                        Arrangement{1, 3, true, 3}, Arrangement{1, 3, false, 8}, Arrangement{2, 0, true, 4},
+                        Arrangement{2, 2, false, 3}, Arrangement{2, 3, true, 4}, Arrangement{2, 3, false, 2},
+                        Arrangement{3, 2, true, 1}, Arrangement{3, 3, true, 1}, Arrangement{3, 3, false, 2},
+                        Arrangement{.ranks = 4, .stage = 3, .checkpointing = false, .micro = 1, .shard_size = 2},
+                        Arrangement{.ranks = 3, .stage = 3, .checkpointing = true, .micro = 2, .shard_size = 1},
+                        Arrangement{.ranks = 2, .stage = 2, .checkpointing = false, .micro = 2, .adam_offload = true},
+                        Arrangement{
+                            .ranks = 2, .stage = 3, .checkpointing = true, .micro = 2, .activation_offload = true},
+                        Arrangement{.ranks = 1,
+                                    .stage = 3,
+                                    .checkpointing = false,
+                                    .micro = 2,
+                                    .adam_offload = true,
+                                    .offload_param = true},
+                        Arrangement{.ranks = 4,
+                                    .stage = 3,
+                                    .checkpointing = true,
+                                    .micro = 1,
+                                    .shard_size = 2,
+                                    .adam_offload = true,
+                                    .offload_param = true,
+                                    .activation_offload = true,
+                                    .no_sync = true})),
+    NameOf);
+
 // A mesh of 2 x 2, of 3 replicas of one rank, of 2 replicas of 3; each part of the state in host memory by itself and
 // all of it; micro-batches reduced together.
 INSTANTIATE_TEST_SUITE_P(

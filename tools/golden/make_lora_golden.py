@@ -35,7 +35,7 @@ TRAINED = {
     "qwen2_tied_lora": ("qwen2_tied", dict(r=3, lora_alpha=6, use_rslora=True, target_modules=["v_proj", "down_proj"])),
     "olmo2_lora": ("olmo2", dict(r=1, lora_alpha=4, target_modules="all-linear")),
 }
-ADAM = {**make_training_golden.OPTIMIZERS["adam"], "learning_rate": 1e-2}
+ADAM = make_training_golden.OPTIMIZERS["adam"]
 
 
 def adapted(base, options, scalar=False):
@@ -43,6 +43,8 @@ def adapted(base, options, scalar=False):
     model = cls.from_pretrained(str(base), torch_dtype=torch.float32, attn_implementation="eager")
     task = "SEQ_CLS" if scalar else "CAUSAL_LM"
     model = peft.get_peft_model(model, peft.LoraConfig(task_type=task, **options)).eval()
+    config = model.peft_config["default"]
+    config.target_modules = sorted(config.target_modules)  # a set, whose order is another in every run
     with torch.no_grad():  # B starts as zeros, which would hide mistakes; and the head as the base has it
         for name, parameter in model.named_parameters():
             if "lora_B" in name or "score.modules_to_save" in name:

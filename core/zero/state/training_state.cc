@@ -48,7 +48,7 @@ struct Piece {
 // What each rank writes and reads: what it owns.
 class Partition {
  public:
-  explicit Partition(TrainableModel& model) : model_(model.model()) {
+  explicit Partition(TrainableModel& model) : model_(model.trained()) {
     const int64_t element_bytes = static_cast<int64_t>(c10::elementSize(model_.options().compute_dtype));
     for (const ParameterGroup& group : model_.layout().groups) {
       flat_.push_back(MakeFlatGroup(group, element_bytes, /*shards=*/1));
@@ -82,7 +82,7 @@ StateManifest Describe(TrainableModel& model, const Partition& partition) {
   manifest.optimizer = std::string(model.optimizer().name());
   manifest.optimizer_steps = model.steps();
   for (const NamedState& part : state) manifest.kinds.push_back(part.name);
-  for (const ParameterGroup& group : model.model().layout().groups) {
+  for (const ParameterGroup& group : model.trained().layout().groups) {
     for (const ParameterSpec& parameter : group.parameters) {
       manifest.parameters.push_back({parameter.name, parameter.shape});
     }
@@ -180,7 +180,7 @@ absl::Status CheckFits(TrainableModel& model, const std::string& folder, const S
     return absl::InvalidArgumentError(absl::StrCat(folder, " is not of this model: ", what));
   };
   int64_t parameters = 0;
-  for (const ParameterGroup& group : model.model().layout().groups) {
+  for (const ParameterGroup& group : model.trained().layout().groups) {
     for (const ParameterSpec& parameter : group.parameters) {
       ++parameters;
       const int found = reader.FindParameter(parameter.name);
@@ -215,7 +215,7 @@ absl::Status CheckFits(TrainableModel& model, const std::string& folder, const S
 
 absl::Status ReadPieces(TrainableModel& model, const std::vector<Piece>& pieces, StateReader& reader, bool logs) {
   std::vector<int> parameters;  // of the file, by the model's order
-  for (const ParameterGroup& group : model.model().layout().groups) {
+  for (const ParameterGroup& group : model.trained().layout().groups) {
     for (const ParameterSpec& parameter : group.parameters) parameters.push_back(reader.FindParameter(parameter.name));
   }
   const int kinds = static_cast<int>(model.state(0).size());
@@ -354,9 +354,9 @@ absl::Status LoadTrainingState(TrainableModel& model, const std::string& folder,
     for (const NamedState& part : model.state(0)) kinds.push_back(reader->FindKind(part.name));
     QUARTET_RETURN_IF_ERROR(reader->Verify(sums, kinds));
 
-    const int groups = static_cast<int>(model.model().layout().groups.size());
+    const int groups = static_cast<int>(model.trained().layout().groups.size());
     for (int g = 0; g < groups; ++g) {
-      for (const NamedState& part : model.state(g)) model.model().CompleteFromOwners(g, part.values);
+      for (const NamedState& part : model.state(g)) model.trained().CompleteFromOwners(g, part.values);
     }
     model.Restore(reader->manifest().optimizer_steps);
     return absl::OkStatus();

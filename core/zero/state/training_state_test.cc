@@ -17,6 +17,8 @@
 #include "core/comm/agreed_error.h"
 #include "core/comm/testing/rank_threads.h"
 #include "core/model/initialize.h"
+#include "core/model/lora.h"
+#include "core/safetensors/writer.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -341,6 +343,103 @@ TEST_F(TrainingState, IsRefusedByAllRanksWhereAByteOfOneFileChanged) {
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(damaged.string()), HasSubstr("cut short")));
   });
+}
+
+// Over the model of this test; B is not zero.
+void WriteAdapters(const std::string& folder, const std::string& base) {
+  fs::create_directories(folder);
+  std::ofstream(folder + "/adapter_config.json")
+      << R"({"peft_type": "LORA", "r": 3, "lora_alpha": 6, "target_modules": ["v_proj", "down_proj"],)"
+      << R"( "base_model_name_or_path": ")" << base << "\"}";
+  const ModelConfig config = *ReadModelConfig(folder);
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const ParameterGroup& group :
+       MakeLoraLayout(config, MakeParameterLayout(config, HeadKind::kVocabulary)).groups) {
+    for (const ParameterSpec& parameter : group.parameters) {
+      entries.push_back({parameter.name, Dtype::kF32, parameter.shape});
+    }
+  }
+  const auto writer = *SafetensorsWriter::Create(folder + "/adapter_model.safetensors", entries);
+  uint32_t state = 1;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    std::vector<float> values(entries[i].shape[0] * entries[i].shape[1]);
+    for (float& value : values)
+      value = static_cast<float>((state = state * 1664525 + 1013904223) >> 8) * 0x1p-25f - 0.25f;
+    ASSERT_TRUE(writer->Write(static_cast<int>(i), 0, values.data(), values.size() * sizeof(float)).ok());
+  }
+  ASSERT_TRUE(writer->Close().ok());
+}
+
+TEST_F(TrainingState, OfAdaptersIsTheirsAloneAndLoadsAtAnyOtherWorldSizeBitForBit) {
+  WriteAdapters(Path("adapters"), Path("model"));
+  OnRanks(
+      {.ranks = 2, .stage = 3},
+      [&](TrainableModel& model, ProcessGroup&) {
+        Train(model, 3);
+        const auto saved = SaveTrainingState(model, Path("0"));
+        ASSERT_TRUE(saved.ok()) << saved.status();
+      },
+      "adapters");
+  const auto expected = Everything("0");
+  ASSERT_EQ(expected.size(), 3 * 3 * 2 * 2);  // kinds, blocks, products, factors
+  const std::vector<Arrangement> chain = {{3, 3, at::kFloat},
+                                          {3, 2, at::kBFloat16},
+                                          {2, 0, at::kFloat},
+                                          {4, 3, at::kBFloat16, /*shard_size=*/2},
+                                          {2, 3, at::kFloat, /*shard_size=*/0, /*offload=*/true},
+                                          {1, 0, at::kFloat}};
+  for (size_t i = 0; i < chain.size(); ++i) {
+    OnRanks(
+        chain[i],
+        [&](TrainableModel& model, ProcessGroup&) {
+          const absl::Status loaded = LoadTrainingState(model, Path(std::to_string(i)));
+          ASSERT_TRUE(loaded.ok()) << loaded;
+          EXPECT_EQ(model.steps(), 3);
+          ASSERT_TRUE(SaveTrainingState(model, Path(std::to_string(i + 1))).ok());
+        },
+        "adapters");
+    EXPECT_EQ(Everything(std::to_string(i + 1)), expected) << "arrangement " << i;
+  }
+  OnRanks({.ranks = 1}, [&](TrainableModel& model, ProcessGroup&) {
+    const absl::Status status = LoadTrainingState(model, Path("0"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is not of this model"));
+  });
+}
+
+TEST_F(TrainingState, OfAdaptersGoesOnAsIfTrainingHadNeverStopped) {
+  WriteAdapters(Path("adapters"), Path("model"));
+  // What two ranks saved three go on with, and with the same bits as three that had it from three.
+  const auto go_on = [&](const std::string& from, const std::string& to) {
+    OnRanks(
+        {.ranks = 3, .stage = 3, .dtype = at::kBFloat16},
+        [&](TrainableModel& model, ProcessGroup&) {
+          ASSERT_TRUE(LoadTrainingState(model, Path(from)).ok());
+          Train(model, 2);
+          ASSERT_TRUE(SaveTrainingState(model, Path(to)).ok());
+        },
+        "adapters");
+  };
+  OnRanks(
+      {.ranks = 2, .stage = 3, .dtype = at::kBFloat16},
+      [&](TrainableModel& model, ProcessGroup&) {
+        Train(model, 2);
+        ASSERT_TRUE(SaveTrainingState(model, Path("of_two")).ok());
+      },
+      "adapters");
+  OnRanks(
+      {.ranks = 3, .stage = 3, .dtype = at::kBFloat16},
+      [&](TrainableModel& model, ProcessGroup&) {
+        ASSERT_TRUE(LoadTrainingState(model, Path("of_two")).ok());
+        ASSERT_TRUE(SaveTrainingState(model, Path("of_three")).ok());
+        Train(model, 2);
+        ASSERT_TRUE(SaveTrainingState(model, Path("whole")).ok());
+      },
+      "adapters");
+  go_on("of_two", "resumed");
+  go_on("of_three", "again");
+  EXPECT_EQ(Everything("resumed"), Everything("whole"));
+  EXPECT_EQ(Everything("again"), Everything("whole"));
+  EXPECT_NE(Everything("whole"), Everything("of_two"));
 }
 
 TEST_F(TrainingState, OfSgdGoesOnAsIfTrainingHadNeverStopped) {
