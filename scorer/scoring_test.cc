@@ -211,6 +211,7 @@ TEST_F(TokenRewardsTest, ThatAreNoFiniteNumberForEachTokenAreErrorsOfTheAnswer) 
   EXPECT_THAT(ErrorOf(" said = {'token_rewards': [3e38, 3e38, 0]}"), HasSubstr("add up to 6e+38"));
   EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1, 0, 2], 'reward': 1}"),
               HasSubstr("\"reward\" is 1, and \"token_rewards\" add up to 3"));
+  EXPECT_THAT(ErrorOf(" said = {'token_rewards': [0, 0, 0], 'reward': 0.00009}"), HasSubstr("add up to 0"));
   EXPECT_THAT(ErrorOf(" said = {'token_rewards': None}"), HasSubstr("has no \"reward\""));
   EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1, 0, 2], 'reward': 3}", /*of_tokens=*/false),
               HasSubstr("reward.source.token_rewards is false"));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "absl/time/time.h"
@@ -26,6 +27,8 @@ struct RankContext {
   int64_t device_memory_budget = 0;  // bytes; 0: none
   int64_t host_memory_budget = 0;
   std::string collective_backend = "auto";  // as ProcessGroupOptions::backend
+  // What all ranks of the service are started with alike, by its fields' paths: a rank that was not is refused.
+  std::map<std::string, std::string> configuration;
   KeyValueStore* store = nullptr;
   BatchLimits* batch_limits = nullptr;  // what its clients may bring
 };

@@ -25,7 +25,7 @@ absl::Status SetTokenRewards(const Answer& answer, std::vector<float> token_rewa
   if (!std::isfinite(reward->value)) {
     return absl::InternalError(absl::StrCat("\"token_rewards\" add up to ", sum, ", which is beyond fp32"));
   }
-  if (said.has_value() && std::abs(*said - sum) > kRounding * std::max(1.0, size)) {
+  if (said.has_value() && std::abs(*said - sum) > kRounding * size) {
     return absl::InternalError(absl::StrCat("\"reward\" is ", *said, ", and \"token_rewards\" add up to ", sum,
                                             ": leave \"reward\" out, or put what is missing on a token, such as the "
                                             "last one"));

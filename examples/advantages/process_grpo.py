@@ -5,7 +5,9 @@ of a group are compared with one another, and a token's advantage is the sum of 
 reward { source { command: "python3 my_judge_of_steps.py" token_rewards: true } }
 algorithm { advantage_estimator: "command" advantage_command { command: "python3 examples/advantages/process_grpo.py" } }
 
-A step ends at a token whose reward is not 0. An answer without any is of one step; where all are, this is grpo.py.
+A step ends at a token whose reward is not 0, so a judge of wrong and right steps says -1 and 1: one that says 0 hides where a
+wrong step ends. A penalty for length stands on the last token, and is a step there. An answer without any is of one step; where
+all are, this is grpo.py.
 """
 import collections
 import itertools

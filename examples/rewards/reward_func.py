@@ -42,14 +42,14 @@ def plain(value):
     return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def numbers(values, count, name):
-    """A list of `count`: of numbers, or of lists of those of an answer's tokens."""
+def numbers(values, count, name, of_tokens=False):
+    """A list of `count`: of numbers, or, with `of_tokens`, of lists of those of an answer's tokens."""
     values = plain(values)
     values = values if isinstance(values, list) else [values]
     if len(values) != count:
         raise WrongLength(f"{name} has {len(values)} values for {count} answers")
-    # One in a list of its own is what tensors of the shape [batch, 1] become.
-    return [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values]
+    # One in a list of its own is what tensors of the shape [batch, 1] become, but for those of answers of one token.
+    return values if of_tokens else [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values]
 
 
 def reply_of(value):
@@ -58,7 +58,9 @@ def reply_of(value):
 
 def tokens_of(function, items):
     """What the function takes of the answers' tokens, where they are told."""
-    names = [name for name in ("token_ids", "token_texts") if name in inspect.signature(function).parameters]
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    names = [name for name in ("token_ids", "token_texts") if takes_all or name in parameters]
     return {name: [i[name] for i in items] for name in names if name in items[0]}
 
 
@@ -66,7 +68,7 @@ def call_openrlhf(function, items, _):
     result = function([i["query"] for i in items], [i["prompt"] for i in items], [i["label"] for i in items],
                       **tokens_of(function, items))
     result = result if isinstance(result, dict) else {"rewards": result}
-    replies = [reply_of(value) for value in numbers(result["rewards"], len(items), "rewards")]
+    replies = [reply_of(value) for value in numbers(result["rewards"], len(items), "rewards", "token_ids" in items[0])]
     if result.get("scores") is not None:
         for reply, value in zip(replies, numbers(result["scores"], len(items), "scores")):
             reply["score"] = value
@@ -93,7 +95,7 @@ def call_trl(function, items, options):
         columns = {name: values for name, values in columns.items() if name in parameters}
     result = function(prompts=texts("prompt", "user"), completions=texts("response", "assistant"), **columns)
     result = asyncio.run(result) if inspect.isawaitable(result) else result
-    return [reply_of(value) for value in numbers(result, len(items), "the result")]
+    return [reply_of(value) for value in numbers(result, len(items), "the result", "token_ids" in items[0])]
 
 
 def call_verl(function, items, _):
@@ -104,7 +106,7 @@ def call_verl(function, items, _):
                           **{name: values[0] for name, values in tokens_of(function, [item]).items()})
         score = result["score"] if isinstance(result, dict) else result
         logs = {name: v for name, v in result.items() if name != "score"} if isinstance(result, dict) else {}
-        replies.append({**reply_of(numbers([score], 1, "score")[0]), "extra_logs": logs})
+        replies.append({**reply_of(numbers([score], 1, "score", "token_ids" in item)[0]), "extra_logs": logs})
     return replies
 
 

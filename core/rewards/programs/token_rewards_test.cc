@@ -53,6 +53,24 @@ TEST(RewardFuncOfTokens, GivesThemWhereAListStandsInPlaceOfANumber) {
   }
 }
 
+TEST(RewardFuncOfTokens, TellsAFunctionThatTakesEverythingTheTokens) {
+  for (const char* function : {
+           "def reward_func(queries, prompts, labels, **kwargs):\n"
+           "    return [[float(t == 'b') for t in texts] for texts in kwargs['token_texts']]\n",
+           "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):\n"
+           "    return [float(t == 'b') for t in kwargs['token_texts']]\n",
+       }) {
+    const auto rewards = OfTokensBy(function);
+    ASSERT_TRUE(rewards[0].ok() && rewards[1].ok()) << rewards[0].status() << rewards[1].status();
+    EXPECT_THAT(rewards[0]->token_rewards, ElementsAre(0, 1, 0)) << function;
+  }
+}
+
+TEST(RewardFuncOfTokens, TakesAListOfOneNumberForNothingElse) {
+  const auto rewards = OfTokensBy("def reward_func(queries, prompts, labels):\n    return [[0.5], [0.5]]\n");
+  EXPECT_THAT(std::string(rewards[0].status().message()), HasSubstr("has 1 numbers, and the answer has 3 tokens"));
+}
+
 TEST(RewardFuncOfTokens, MayGiveOneNumberToSomeAnswers) {
   const auto rewards = OfTokensBy("def reward_func(queries, prompts, labels):\n    return [3, [1, 2]]\n");
   ASSERT_TRUE(rewards[0].ok() && rewards[1].ok()) << rewards[0].status() << rewards[1].status();

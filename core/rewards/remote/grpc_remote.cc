@@ -51,6 +51,12 @@ Server Connect(const std::string& url) {
 // `of_tokens`: as ReadReward's.
 absl::StatusOr<Reward> Read(const RewardResult& result, const Answer* of_tokens) {
   if (!result.error().empty()) return absl::InternalError(result.error());
+  // Of others 0 cannot be told from nothing: what they were built with sends neither.
+  if (of_tokens != nullptr && !result.has_reward() && result.token_rewards().empty() && of_tokens->tokens > 0) {
+    return absl::InternalError(
+        "the result has neither reward nor token_rewards; a reward of 0 is one that is set (optional in "
+        "proto/reward.proto)");
+  }
   Reward reward;
   reward.value = result.reward();
   if (result.has_score()) reward.score = result.score();

@@ -45,8 +45,8 @@ class GrpcServer final : public RewardModel::Service {
       (*result.mutable_extra_logs())["key"] =
           key != context->client_metadata().end() && key->second == "Bearer secret" ? 1 : 0;
       (*result.mutable_extra_logs())["query"] = item.query() == item.prompt() + item.response() ? 1 : 0;
-      if (item.label() == "tokens") result.clear_reward();
-      for (int t = 0; t < item.token_ids_size() && item.label() != "whole"; ++t) {
+      if (item.label() == "tokens" || item.label() == "nothing") result.clear_reward();
+      for (int t = 0; t < item.token_ids_size() && item.label() != "whole" && item.label() != "nothing"; ++t) {
         result.add_token_rewards(static_cast<float>(item.token_ids(t)) + (item.token_texts(t) == "b" ? 0.5f : 0));
       }
       if (item.label() == "unasked") result.add_token_rewards(1);
@@ -117,6 +117,7 @@ TEST(GrpcRemote, BringsRewardsOfTokens) {
   EXPECT_THAT(std::string(ask("unasked").status().message()), HasSubstr("has 3 numbers, and the answer has 2 tokens"));
   EXPECT_THAT(std::string(ask("unasked", false).status().message()), HasSubstr("token_rewards is false"));
   EXPECT_THAT(std::string(ask("nan token").status().message()), HasSubstr("token_rewards[1] is nan"));
+  EXPECT_THAT(std::string(ask("nothing").status().message()), HasSubstr("has neither reward nor token_rewards"));
 }
 
 TEST(GrpcRemote, AsksServersInTurn) {

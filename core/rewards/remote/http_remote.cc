@@ -222,7 +222,10 @@ class HttpRemote final : public RewardFunction {
                                                                 std::span<const Answer* const> answers) const {
     const size_t count = answers.size();
     QUARTET_ASSIGN_OR_RETURN(const json reply, ParseReply(text, json::value_t::object, "with \"rewards\""));
-    const bool has_tokens = reply.contains("token_rewards") && !reply["token_rewards"].is_null();
+    const auto is_null = [](const json& value) { return value.is_null(); };
+    const bool has_tokens =
+        reply.contains("token_rewards") && !is_null(reply["token_rewards"]) &&
+        !(reply["token_rewards"].is_array() && std::ranges::all_of(reply["token_rewards"], is_null));
     if (has_tokens && !options_.token_rewards) return UnexpectedTokenRewards();
     if (!reply.contains("rewards") && !has_tokens) {
       return absl::InternalError(absl::StrCat("the reply ", Quoted(text), " has no \"rewards\""));

@@ -217,6 +217,7 @@ TEST(HttpRemote, BringsRewardsOfTokens) {
   EXPECT_THAT(std::string(ask("{\"token_rewards\":[null,[1,2]]}")[0].status().message()), HasSubstr("is null"));
   EXPECT_THAT(std::string(ask("{\"token_rewards\":[[1,2]]}")[0].status().message()), HasSubstr("has 1 elements for 2"));
   EXPECT_THAT(std::string(ask("{\"token_rewards\":7}")[0].status().message()), HasSubstr("is no list"));
+  EXPECT_EQ(ask("{\"rewards\":[1,2],\"token_rewards\":[null,null]}", false)[1]->value, 2);
   EXPECT_THAT(std::string(ask("{\"rewards\":[1,2],\"token_rewards\":[[1],[2]]}", false)[0].status().message()),
               HasSubstr("token_rewards is false"));
 }

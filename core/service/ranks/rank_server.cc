@@ -87,6 +87,7 @@ class RankServerImpl final : public RankServer {
     context_.device_memory_budget = placement.device_memory_budget();
     context_.host_memory_budget = placement.host_memory_budget();
     context_.collective_backend = placement.collective_backend();
+    context_.configuration = ServiceFields(options_.config, context_.service);
     context_.store = &gate_;
     batch_limits_ =
         std::make_unique<BatchLimits>(absl::StrCat("services.", context_.service), placement.max_call_items(),
@@ -116,7 +117,8 @@ class RankServerImpl final : public RankServer {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
     grpc::ResourceQuota quota(context_.service);
     quota.Resize(size_t{2} << 30);
-    quota.SetMaxThreads(1024);
+    // Each rank's lane has one of the leader's, and another where the rank waits for the others.
+    quota.SetMaxThreads(1024 + (place.rank == 0 ? 3 * place.world_size : 0));
     builder.SetResourceQuota(quota);
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
     interceptors.push_back(call_metrics_.Interceptor());

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/service/ranks/testing/rank_servers.h"
+#include "core/version/version.h"
 #include "proto/rank.grpc.pb.h"
 
 namespace quartet {
@@ -28,12 +29,11 @@ class LaneTest : public ::testing::Test {
 
   // Opens a lane and says who comes.
   struct Lane {
-    Lane(const std::string& address, int rank)
+    Lane(const std::string& address, const LaneJoin& join)
         : stub(Rank::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))),
           stream(stub->Lane(&context)) {
       RankMessage message;
-      message.mutable_join()->set_rank(rank);
-      message.mutable_join()->set_endpoint("host:1");
+      *message.mutable_join() = join;
       stream->Write(message);
     }
     ~Lane() { context.TryCancel(); }
@@ -54,11 +54,23 @@ class LaneTest : public ::testing::Test {
     const std::unique_ptr<Rank::Stub> stub;
     const std::unique_ptr<grpc::ClientReaderWriter<RankMessage, RankMessage>> stream;
   };
+  // Of a rank that is started as the leader is.
+  LaneJoin JoinOf(int rank) const {
+    const RankContext& leader = leader_.servers[0]->context();
+    LaneJoin join;
+    join.set_rank(rank);
+    join.set_endpoint("host:1");
+    join.set_service(leader.service);
+    join.set_world_size(leader.world_size);
+    join.set_version(VersionText());
+    join.mutable_configuration()->insert(leader.configuration.begin(), leader.configuration.end());
+    return join;
+  }
   std::string address() const { return leader_.servers[0]->context().endpoint; }
 
   // As a rank that has loaded, beside a leader that serves.
   std::unique_ptr<Lane> Join() {
-    auto lane = std::make_unique<Lane>(address(), 1);
+    auto lane = std::make_unique<Lane>(address(), JoinOf(1));
     serving_ = std::thread([this] { leader_.statuses[0] = leader_.servers[0]->Serve(); });
     EXPECT_THAT(lane->Read().welcome().endpoints(), ::testing::ElementsAre(address(), "host:1"));
     RankMessage loaded;
@@ -127,14 +139,35 @@ TEST_F(LaneTest, ARankThatDoesNotAnswerIsNamedBeforeACallBegins) {
 }
 
 TEST_F(LaneTest, JoinsEachRankOnce) {
-  const Lane lane(address(), 1);
+  const Lane lane(address(), JoinOf(1));
   for (const int rank : {0, 2}) {
-    EXPECT_EQ(Lane(address(), rank).End(),
+    EXPECT_EQ(Lane(address(), JoinOf(rank)).End(),
               absl::InvalidArgumentError(
                   absl::StrCat("join: rank is ", rank, ", at \"host:1\"; allowed: 1 to 1, at its address")));
   }
-  Lane second(address(), 1);
+  Lane second(address(), JoinOf(1));
   EXPECT_EQ(second.End(), absl::AlreadyExistsError("rank 1 (host:1) has joined already"));
+}
+
+TEST_F(LaneTest, RefusesARankThatWasStartedOtherwiseAndSaysWhatDiffers) {
+  const auto refused = [&](const auto& change) {
+    LaneJoin join = JoinOf(1);
+    change(join);
+    const absl::Status end = Lane(address(), join).End();
+    EXPECT_TRUE(absl::IsFailedPrecondition(end)) << end;
+    return std::string(end.message());
+  };
+  const std::string begin = "rank 1 (host:1) was started with another configuration than rank 0: ";
+  EXPECT_EQ(refused([](LaneJoin& join) { join.set_service("scorer"); }),
+            begin + "the service \"scorer\" instead of \"rollout\"");
+  EXPECT_EQ(refused([](LaneJoin& join) { join.set_world_size(3); }),
+            begin + "the number of ranks \"3\" instead of \"2\"");
+  EXPECT_THAT(refused([](LaneJoin& join) { join.set_version("another"); }),
+              HasSubstr("the version \"another\" instead of"));
+  EXPECT_EQ(refused([](LaneJoin& join) { (*join.mutable_configuration())["rollout.dtype"] = "fp64"; }),
+            begin + "rollout.dtype \"fp64\" instead of \"bf16\"");
+  EXPECT_EQ(refused([](LaneJoin& join) { join.mutable_configuration()->erase("rollout.dtype"); }),
+            begin + "rollout.dtype \"\" instead of \"bf16\"");
 }
 
 }  // namespace

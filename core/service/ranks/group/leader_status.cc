@@ -9,7 +9,8 @@ namespace quartet {
 
 absl::Status LeaderStatus::CheckReady(const std::string& call) const {
   if (!group_.is_leader()) {
-    const std::string leader = group_.endpoints().empty() ? "" : absl::StrCat(" at ", group_.endpoints()[0]);
+    const std::string endpoint = group_.endpoints()[0];
+    const std::string leader = endpoint.empty() ? "" : absl::StrCat(" at ", endpoint);
     return absl::FailedPreconditionError(
         absl::StrCat(call, " is answered by the leader, rank 0", leader, "; this is rank ", group_.rank()));
   }

@@ -22,12 +22,14 @@
 #include "core/base/trace.h"
 #include "core/comm/agreed_error.h"
 #include "core/errors/exceptions.h"
+#include "core/errors/shown.h"
 #include "core/service/ranks/group/lane_parts.h"
 #include "core/service/ranks/group/leader_calls.h"
 #include "core/service/ranks/group/own_rank.h"
 #include "core/service/ranks/group/serial_thread.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/wire_text.h"
+#include "core/version/version.h"
 #include "proto/rank.grpc.pb.h"
 
 namespace quartet {
@@ -51,7 +53,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   int rank() const override { return context_.rank; }
   int world_size() const override { return context_.world_size; }
-  const std::vector<std::string>& endpoints() const override { return endpoints_; }
+  std::vector<std::string> endpoints() const override {
+    const std::lock_guard lock(mutex_);
+    return endpoints_;
+  }
 
   void Register(const std::string& method, Kind kind, Handler handler) override {
     if (kind != Kind::kConcurrent) {
@@ -116,9 +121,9 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       for (int r = 1; r < world_size() && is_leader(); ++r) {
         if (joined_[r].empty()) missing.push_back(r);
       }
-      return absl::DeadlineExceededError(absl::StrCat("not all ranks came within ", absl::FormatDuration(timeout),
-                                                      is_leader() ? ": missing: rank " : ", as far as rank 0 knows",
-                                                      absl::StrJoin(missing, ", rank ")));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "not all ranks came within ", absl::FormatDuration(absl::Ceil(timeout, absl::Seconds(1))),
+          is_leader() ? ": missing: rank " : ", as far as rank 0 knows", absl::StrJoin(missing, ", rank ")));
     }
     endpoints_ = joined_;
     std::vector<std::string> names;
@@ -283,13 +288,17 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     });
   }
 
-  // `why`: what the transport says of it, if anything.
-  void EndLane(int rank, const std::string& why) {
+  // `end`: what the transport says of it, or why this rank was refused.
+  void EndLane(int rank, const absl::Status& end) {
     {
       const std::lock_guard lock(mutex_);
       lanes_[rank] = {};
       if (!leaving_ && !left_[rank]) {
-        Lose(absl::UnavailableError(absl::StrCat(NameOf(rank), " is gone", why.empty() ? "" : ": ", why)));
+        const bool refused =
+            absl::IsFailedPrecondition(end) || absl::IsAlreadyExists(end) || absl::IsInvalidArgument(end);
+        const std::string why(end.message());
+        Lose(refused ? absl::FailedPreconditionError(absl::StrCat("refused by rank 0: ", why))
+                     : absl::UnavailableError(absl::StrCat(NameOf(rank), " is gone", why.empty() ? "" : ": ", why)));
       }
       changed_.notify_all();
     }
@@ -331,7 +340,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     QUARTET_RETURN_IF_ERROR(
         Admit(message.join(), {.outbox = outbox, .say = nullptr, .cancel = [context] { context->TryCancel(); }}));
     const absl::Cleanup end = [&] {
-      EndLane(from, "");
+      EndLane(from, absl::OkStatus());
       outbox->End();  // who has it still writes nothing more
     };
     do {
@@ -341,12 +350,51 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     return absl::OkStatus();
   }
 
+  LaneJoin OwnJoin() const {
+    LaneJoin join;
+    join.set_rank(rank());
+    join.set_endpoint(context_.endpoint);
+    join.set_service(context_.service);
+    join.set_world_size(world_size());
+    join.set_version(VersionText());
+    join.mutable_configuration()->insert(context_.configuration.begin(), context_.configuration.end());
+    return join;
+  }
+
+  // That a rank computes with what this one does: together they would be a model that nobody has asked for.
+  absl::Status CheckIsAlike(const LaneJoin& join) const {
+    const LaneJoin own = OwnJoin();
+    std::vector<std::string> differences;
+    const auto compare = [&](const std::string& what, const std::string& theirs, const std::string& ours) {
+      if (theirs != ours) differences.push_back(absl::StrCat(what, " ", Quoted(theirs), " instead of ", Quoted(ours)));
+    };
+    compare("the service", join.service(), own.service());
+    compare("the number of ranks", absl::StrCat(join.world_size()), absl::StrCat(own.world_size()));
+    compare("the version", join.version(), own.version());
+    if (differences.empty()) {
+      std::map<std::string, std::pair<std::string, std::string>> fields;
+      for (const auto& [path, value] : join.configuration()) fields[path].first = value;
+      for (const auto& [path, value] : own.configuration()) fields[path].second = value;
+      for (const auto& [path, values] : fields) compare(path, values.first, values.second);
+    }
+    if (differences.empty()) return absl::OkStatus();
+    constexpr size_t kMostShown = 8;
+    const size_t shown = std::min(differences.size(), kMostShown);
+    const std::string more =
+        differences.size() > shown ? absl::StrCat(", and ", differences.size() - shown, " more") : "";
+    differences.resize(shown);
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", join.rank(), " (", join.endpoint(),
+                     ") was started with another configuration than rank 0: ", absl::StrJoin(differences, ", "), more));
+  }
+
   absl::Status Admit(const LaneJoin& join, LaneEnd lane) {
     if (!is_leader()) return absl::FailedPreconditionError(absl::StrCat("this is rank ", rank(), "; rank 0 leads"));
     if (join.rank() < 1 || join.rank() >= world_size() || join.endpoint().empty()) {
       return absl::InvalidArgumentError(absl::StrCat("join: rank is ", join.rank(), ", at \"", join.endpoint(),
                                                      "\"; allowed: 1 to ", world_size() - 1, ", at its address"));
     }
+    QUARTET_RETURN_IF_ERROR(CheckIsAlike(join));
     const std::lock_guard lock(mutex_);
     if (leaving_) return absl::UnavailableError("rank 0 is stopping");
     if (!joined_[join.rank()].empty()) {
@@ -362,8 +410,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   void Join(const std::shared_ptr<grpc::Channel>& leader) {
     RankMessage join;
-    join.mutable_join()->set_rank(rank());
-    join.mutable_join()->set_endpoint(context_.endpoint);
+    *join.mutable_join() = OwnJoin();
     const std::lock_guard lock(mutex_);
     if (leaving_) return;
     follower_ = std::make_unique<FollowerEnd>(leader);
@@ -375,7 +422,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     follower_->reader = std::thread([this, stream = follower_->stream.get()] {
       RankMessage message;
       while (stream->Read(&message)) Hear(0, &message);
-      EndLane(0, std::string(FromGrpc(stream->Finish()).message()));
+      EndLane(0, FromGrpc(stream->Finish()));
     });
   }
 
@@ -441,7 +488,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   std::atomic<bool> broken_ = false;
   std::map<uint64_t, RankInput> arriving_;  // of a follower, by call; of the thread that reads
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
   std::vector<std::string> joined_;        // endpoints, by rank

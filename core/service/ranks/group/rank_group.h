@@ -88,7 +88,7 @@ class RankGroup {
   virtual int world_size() const = 0;
   bool is_leader() const { return rank() == 0; }
   // host:port of every rank; after Start.
-  virtual const std::vector<std::string>& endpoints() const = 0;
+  virtual std::vector<std::string> endpoints() const = 0;
 
   // ---- For services, before Start.
 
