@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/config/batches/call_sizes.h"
 
 namespace quartet {
 namespace {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/status_macros.h"
+#include "core/config/batches/call_sizes.h"
 #include "core/config/batches/updates.h"
 #include "core/config/run_config.h"
 #include "core/hardware/cores.h"

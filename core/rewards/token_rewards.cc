@@ -1,6 +1,5 @@
 #include "core/rewards/token_rewards.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
