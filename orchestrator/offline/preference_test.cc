@@ -191,11 +191,11 @@ TEST_F(PreferenceTest, JudgeHeldOutPairsInCallsThatDoNotGrowWithTheirNumber) {
   const auto held_out = OpenPreferencePairs(config_, true, "critic", tokenizer_, {ByteTokenizer::kEnd});
   ASSERT_TRUE(held_out.ok()) << held_out.status();
   std::vector<size_t> calls;
-  const auto stats = JudgePairs(held_out->get(), [&](const std::vector<TokenSequence>& sequences) {
+  const auto stats = JudgePairs(held_out->get(), [&](SequenceSpan sequences) {
     calls.push_back(sequences.size());
     std::vector<double> rewards;
     // Of the answer's letter, which the end follows.
-    for (const TokenSequence& s : sequences) rewards.push_back(s.ids(s.ids_size() - 2) - 'a');
+    for (const TokenSequence* s : sequences) rewards.push_back(s->ids(s->ids_size() - 2) - 'a');
     return rewards;
   });
   ASSERT_TRUE(stats.ok()) << stats.status();
