@@ -163,7 +163,9 @@ for line in sys.stdin:
            {"--bundle=/nowhere", "there is no /nowhere/scorer/scorer"}}) {
     EXPECT_THAT(refused(bundle), AllOf(HasSubstr(why), testing::Not(HasSubstr("is stopped"))));
   }
-  EXPECT_THAT(Upgrade("judge", {"--bundle=."}).output, HasSubstr("the run has no service \"judge\"; it has "));
+  const auto unknown = Upgrade("judge", {"--bundle=."});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.output, HasSubstr("--service is \"judge\"; allowed: "));
 
   kill(run, SIGINT);
   EXPECT_EQ(harness_.Wait(run, kLong).exit_code, 130);
