@@ -159,15 +159,14 @@ TEST_F(LaneTest, RefusesARankThatWasStartedOtherwiseAndSaysWhatDiffers) {
   };
   const std::string begin = "rank 1 (host:1) was started with another configuration than rank 0: ";
   EXPECT_EQ(refused([](LaneJoin& join) { join.set_service("scorer"); }),
-            begin + "the service \"scorer\" instead of \"rollout\"");
-  EXPECT_EQ(refused([](LaneJoin& join) { join.set_world_size(3); }),
-            begin + "the number of ranks \"3\" instead of \"2\"");
+            begin + "the service scorer instead of rollout");
+  EXPECT_EQ(refused([](LaneJoin& join) { join.set_world_size(3); }), begin + "the number of ranks 3 instead of 2");
   EXPECT_THAT(refused([](LaneJoin& join) { join.set_version("another"); }),
-              HasSubstr("the version \"another\" instead of"));
-  EXPECT_EQ(refused([](LaneJoin& join) { (*join.mutable_configuration())["rollout.dtype"] = "fp64"; }),
+              HasSubstr("the version another instead of"));
+  EXPECT_EQ(refused([](LaneJoin& join) { (*join.mutable_configuration())["rollout.dtype"] = "\"fp64\""; }),
             begin + "rollout.dtype \"fp64\" instead of \"bf16\"");
   EXPECT_EQ(refused([](LaneJoin& join) { join.mutable_configuration()->erase("rollout.dtype"); }),
-            begin + "rollout.dtype \"\" instead of \"bf16\"");
+            begin + "rollout.dtype unset instead of \"bf16\"");
 }
 
 }  // namespace

@@ -122,7 +122,8 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
         if (joined_[r].empty()) missing.push_back(r);
       }
       return absl::DeadlineExceededError(absl::StrCat(
-          "not all ranks came within ", absl::FormatDuration(absl::Ceil(timeout, absl::Seconds(1))),
+          "not all ranks came within ",
+          absl::FormatDuration(timeout > absl::Seconds(1) ? absl::Ceil(timeout, absl::Seconds(1)) : timeout),
           is_leader() ? ": missing: rank " : ", as far as rank 0 knows", absl::StrJoin(missing, ", rank ")));
     }
     endpoints_ = joined_;
@@ -366,7 +367,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     const LaneJoin own = OwnJoin();
     std::vector<std::string> differences;
     const auto compare = [&](const std::string& what, const std::string& theirs, const std::string& ours) {
-      if (theirs != ours) differences.push_back(absl::StrCat(what, " ", Quoted(theirs), " instead of ", Quoted(ours)));
+      if (theirs != ours) differences.push_back(absl::StrCat(what, " ", Cut(theirs), " instead of ", Cut(ours)));
     };
     compare("the service", join.service(), own.service());
     compare("the number of ranks", absl::StrCat(join.world_size()), absl::StrCat(own.world_size()));
@@ -375,7 +376,8 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       std::map<std::string, std::pair<std::string, std::string>> fields;
       for (const auto& [path, value] : join.configuration()) fields[path].first = value;
       for (const auto& [path, value] : own.configuration()) fields[path].second = value;
-      for (const auto& [path, values] : fields) compare(path, values.first, values.second);
+      const auto shown = [](const std::string& value) { return value.empty() ? "unset" : value; };
+      for (const auto& [path, values] : fields) compare(path, shown(values.first), shown(values.second));
     }
     if (differences.empty()) return absl::OkStatus();
     constexpr size_t kMostShown = 8;
