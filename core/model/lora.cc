@@ -84,7 +84,7 @@ absl::StatusOr<bool> ReadHasHead(const ConfigFields& fields) {
   for (const nlohmann::json& module : *modules) {
     if (module != kScalarHead && module != kOtherHead) return fields.Error("modules_to_save", allowed);
   }
-  return std::ranges::find(*modules, kScalarHead) != modules->end();
+  return std::ranges::any_of(*modules, [](const nlohmann::json& module) { return module == kScalarHead; });
 }
 
 // Which products have adapters: a name stands for every module whose path it is or ends.
