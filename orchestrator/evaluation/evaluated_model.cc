@@ -37,7 +37,7 @@ EvaluatedModel EvaluatedModelIn(const std::string& folder) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const int64_t steps = StepsOf(parts[i]);
     if (steps == 0) continue;
-    if (parts.back() == "policy") parts.pop_back();
+    if (parts.back() == "policy" || parts.back() == "policy_state") parts.pop_back();
     std::vector<std::string> name(parts.begin() + static_cast<int64_t>(i), parts.end());
     if (i >= 2 && parts[i - 1] == "checkpoints") name.insert(name.begin(), parts[i - 2]);
     return {.name = absl::StrJoin(name, "/"), .step = steps - 1};
@@ -46,7 +46,11 @@ EvaluatedModel EvaluatedModelIn(const std::string& folder) {
 }
 
 EvaluatedModel EvaluatedModelOf(const RunConfig& config, int64_t step) {
-  if (step < 0) return {.name = EvaluatedModelIn(config.actor().pretrain()).name};
+  if (step < 0) {
+    const TrainerConfig& actor = config.actor();
+    return {.name =
+                EvaluatedModelIn(actor.load_checkpoint().empty() ? actor.pretrain() : actor.load_checkpoint()).name};
+  }
   return {.name = absl::StrCat(fs::path(config.run_dir()).filename().string(), "/", CheckpointId(step + 1)),
           .step = step};
 }

@@ -38,6 +38,9 @@ TEST(EvaluatedModel, OfARunIsItsPolicyAfterTheStepsDone) {
   EXPECT_EQ(EvaluatedModelOf(config, -1).name, "first/step_8");
   EXPECT_EQ(EvaluatedModelOf(config, -1).step, -1);
   EXPECT_EQ(EvaluatedModelOf(config, 0).name, "second/step_1");
+  // The state's weights, not those of the folder beside it.
+  config.mutable_actor()->set_load_checkpoint("/nowhere/third/checkpoints/step_2/policy_state");
+  EXPECT_EQ(EvaluatedModelOf(config, -1).name, "third/step_2");
 }
 
 }  // namespace
