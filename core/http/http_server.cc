@@ -33,7 +33,6 @@
 #include "core/base/status_macros.h"
 #include "core/http/connections.h"
 #include "core/http/disconnect_watcher.h"
-#include "core/http/library_errors.h"
 #include "core/network/local_users.h"
 
 namespace quartet {
@@ -216,11 +215,9 @@ class HttpServerImpl final : public HttpServer {
         handler_(handler),
         bodies_(options.max_bodies_bytes),
         connections_(options.max_requests + kOtherConnections),
-        pace_(options, &connections_),
-        library_errors_(options.malformed) {}
+        pace_(options, &connections_) {}
   ~HttpServerImpl() override {
-    overdue_ = {};  // which ends it
-    library_errors_.AwaitEnds();
+    overdue_ = {};                                     // which ends it
     if (daemon_ != nullptr) MHD_stop_daemon(daemon_);  // which closes the socket
   }
 
@@ -236,14 +233,13 @@ class HttpServerImpl final : public HttpServer {
     more.push_back({MHD_OPTION_END, 0, nullptr});
     const int connections = options_.max_requests + kOtherConnections + kClosingConnections;
     RaiseFileLimit(connections + 1024);
-    daemon_ = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
-                                   LibraryErrors::kFlag | (tls ? MHD_USE_TLS : 0),
-                               0, nullptr, nullptr, &HttpServerImpl::Handle, this, MHD_OPTION_ARRAY,
-                               library_errors_.options(), MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-                               static_cast<unsigned>(connections), MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,
-                               MHD_OPTION_CONNECTION_MEMORY_LIMIT, kHeaderBytes, MHD_OPTION_NOTIFY_COMPLETED,
-                               &HttpServerImpl::Completed, this, MHD_OPTION_NOTIFY_CONNECTION,
-                               &HttpServerImpl::OpenedOrClosed, this, MHD_OPTION_ARRAY, more.data(), MHD_OPTION_END);
+    daemon_ = MHD_start_daemon(
+        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | (tls ? MHD_USE_TLS : 0), 0,
+        nullptr, nullptr, &HttpServerImpl::Handle, this, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+        static_cast<unsigned>(connections), MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, kHeaderBytes, MHD_OPTION_NOTIFY_COMPLETED, &HttpServerImpl::Completed, this,
+        MHD_OPTION_NOTIFY_CONNECTION, &HttpServerImpl::OpenedOrClosed, this, MHD_OPTION_ARRAY, more.data(),
+        MHD_OPTION_END);
     if (daemon_ != nullptr) {
       overdue_ = std::jthread([this](const std::stop_token& stop) { CloseOverdue(stop); });
       return absl::OkStatus();
@@ -411,7 +407,6 @@ class HttpServerImpl final : public HttpServer {
   Connections connections_;
   Pace pace_;
   DisconnectWatcher disconnects_;
-  LibraryErrors library_errors_;
   MHD_Daemon* daemon_ = nullptr;
   std::jthread overdue_;
 };

@@ -62,17 +62,15 @@ class HttpHandler {
 inline constexpr char kMalformedHeaders[] =
     "a header comes twice that may come once (Authorization, Content-Length, Content-Type, Host, Transfer-Encoding), "
     "or both Content-Length and Transfer-Encoding do, or Transfer-Encoding is another than chunked, or a header's name "
-    "has a space or another character that no name has, or Content-Length is no number of bytes, or a chunk of the "
-    "body "
-    "does not begin with its length, or all headers have more than 64 KiB";
+    "has a space or another character that no name has";
 
 struct HttpServerOptions {
   HostPort listen;  // port 0: a free one
   // A request of a program of another user of this host, root apart, is answered with `not_yours`. For loopback.
   bool own_user_only = false;
   HttpReply not_yours = {.status = 403};
-  // What requests are answered with of which kMalformedHeaders holds, where the connection ends. The status is 413 or
-  // 431 of what would be too long.
+  // Where a header that may come once comes twice, a header's name has a space or another byte that none may have, or
+  // where a body ends is said in two ways or in one that is not known.
   HttpReply malformed = {.status = 400};
   // PEM; both or neither.
   std::string certificate;

@@ -88,40 +88,6 @@ TEST_F(HttpServerTest, CutsOffWhoeverSendsABodyTooSlowly) {
   ExpectOthersAreAnswered();
 }
 
-// What libmicrohttpd finds, too: it would write HTML, with status line and headers twice.
-TEST_F(HttpServerTest, AnswersWhatIsMalformedOnceInItsOwnWordsAndCloses) {
-  HttpServerOptions options = {.listen = {"127.0.0.1", 0}};
-  options.malformed.body = "{\"error\": \"malformed\"}";
-  Start(options);
-  const std::string chunked = "Transfer-Encoding: chunked\r\n\r\n";
-  for (const auto& [rest, status] :
-       std::vector<std::pair<std::string, int>>{{"Content-Length: x\r\n\r\n", 400},
-                                                {"Content-Length: 1x\r\n\r\n", 400},
-                                                {"Content-Length: -1\r\n\r\n", 400},
-                                                {"Content-Length: \r\n\r\n", 400},
-                                                {"Content-Length: 5, 5\r\n\r\nhello", 400},
-                                                {"Content-Length: 99999999999999999999999\r\n\r\n", 413},
-                                                {"Content-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400},
-                                                {"Transfer-Encoding: gzip, chunked\r\n\r\n", 400},
-                                                {"Transfer-Encoding: chunked, gzip\r\n\r\n", 400},
-                                                {"Transfer-Encoding: identity\r\n\r\n", 400},
-                                                {chunked + "zz\r\n", 400},
-                                                {chunked + "5\r\nhello!!\r\n", 400},
-                                                {chunked + "fffffffffffffffffffff\r\n", 413},
-                                                {"Long: " + std::string(70'000, 'x') + "\r\n\r\n", 431}}) {
-    SCOPED_TRACE(rest.substr(0, 60));
-    HttpClient client(port());
-    client.Send("POST / HTTP/1.1\r\nHost: localhost\r\n" + rest);
-    HttpAnswer answer = client.Read();
-    EXPECT_EQ(answer.status, status);
-    EXPECT_EQ(answer.body, options.malformed.body);
-    EXPECT_EQ(answer.headers["content-type"], "application/json");
-    EXPECT_EQ(answer.headers["connection"], "close");
-    EXPECT_EQ(client.Read().status, 0) << "closed, with nothing behind it";
-  }
-  ExpectOthersAreAnswered();
-}
-
 TEST_F(HttpServerTest, LeavesRepliesTheirTime) {
   Start({.listen = {"127.0.0.1", 0}});
   HttpClient reader(port());
