@@ -38,7 +38,6 @@ enum class Engine { kProcess, kSlurm, kRay };
 
 struct LaunchFlags {
   Engine engine = Engine::kProcess;
-  Program program = Program::kPpo;
   ConfigSources sources;
   int max_restarts = 3;
   std::string check = "on";
@@ -61,7 +60,7 @@ CommandLine LaunchCommandLine(LaunchFlags* flags) {
                  OneOf<Engine>({{"process", Engine::kProcess}, {"slurm", Engine::kSlurm}, {"ray", Engine::kRay}},
                                &flags->engine)},
                 {"program", "NAME", "What is run: ppo (default), sft, dpo or reward_model.",
-                 OneOf(kRunPrograms, &flags->program)},
+                 OneOf(kRunPrograms, &flags->sources.program)},
                 {"preset", "NAME", "As the orchestrator's.", Text(&flags->sources.preset)},
                 {"config", "FILE",
                  "The run's configuration. Its `cluster` says what nodes there are, services.*.num_nodes and\n"
@@ -185,7 +184,7 @@ absl::Status BecomeRayDriver(const LaunchFlags& flags, const std::string& run_di
                                     programs + "/" + kRayDriver,
                                     run_dir,
                                     "--programs=" + programs,
-                                    "--program=" + RunProgramName(flags.program),
+                                    "--program=" + RunProgramName(flags.sources.program),
                                     "--address=" + (flags.ray_address.empty() ? "auto" : flags.ray_address),
                                     absl::StrCat("--max_restarts=", flags.max_restarts),
                                     "--check=" + flags.check};
@@ -209,19 +208,20 @@ absl::Status LaunchOnCluster(const LaunchFlags& flags, TerminalView& view, Cance
     SlurmOptions options = flags.slurm;
     options.max_restarts = flags.max_restarts;
     options.check = flags.check;
-    options.program = flags.program;
+    options.program = flags.sources.program;
     QUARTET_ASSIGN_OR_RETURN(files[kSlurmScript], SlurmJobScript(config, origins, programs, options));
   } else {
     QUARTET_ASSIGN_OR_RETURN(const std::vector<RankLaunch> plan,
-                             MakeLaunchPlan(config, ServicesOf(flags.program, config), TopologyOf(config.cluster()),
-                                            programs, {"--config=" + config_path}));
+                             MakeLaunchPlan(config, ServicesOf(flags.sources.program, config),
+                                            TopologyOf(config.cluster()), programs, {"--config=" + config_path}));
     files[kRayPlan] = LaunchPlanAsJson(plan);
   }
   RunSession session(asked, {.origins = origins}, view, cancellation);
-  QUARTET_RETURN_IF_ERROR(flags.program == Program::kPpo ? CheckPpo(session) : CheckRows(flags.program, session));
+  QUARTET_RETURN_IF_ERROR(flags.sources.program == Program::kPpo ? CheckPpo(session)
+                                                                 : CheckRows(flags.sources.program, session));
 
   // 2. What the engine and the programs read, in the run's folder.
-  ClearUnread(flags.program, &config);
+  ClearUnread(flags.sources.program, &config);
   files[kClusterConfig] = PrintRunConfig(config, origins);
   QUARTET_RETURN_IF_ERROR(MakeDirs(run_dir + "/logs"));
   QUARTET_RETURN_IF_ERROR(MakePrivateFolder(run_dir + "/launch"));

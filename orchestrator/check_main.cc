@@ -21,7 +21,6 @@ namespace {
 
 struct CheckFlags {
   ConfigSources sources;
-  Program program = Program::kPpo;
   bool services_run = false;
 };
 
@@ -71,7 +70,7 @@ absl::StatusOr<std::unique_ptr<ServiceLauncher>> StartHere(const std::string& fo
 
 absl::Status Check(const CheckFlags& flags, TerminalView& view, Cancellation& cancellation) {
   QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(flags.sources, ""));
-  const std::vector<std::string> services = ServicesOf(flags.program, config);
+  const std::vector<std::string> services = ServicesOf(flags.sources.program, config);
   const Workspace workspace;
   std::unique_ptr<ServiceLauncher> launcher;
   if (flags.services_run) {
@@ -114,7 +113,7 @@ int main(int argc, char** argv) {
                 {"set", "PATH=VALUE", "Overrides one field. May be repeated.",
                  quartet::Texts(&flags.sources.overrides)},
                 {"program", "NAME", "The run: ppo (default), sft, dpo or reward_model.",
-                 quartet::OneOf(quartet::kRunPrograms, &flags.program)},
+                 quartet::OneOf(quartet::kRunPrograms, &flags.sources.program)},
                 {"services_run", "",
                  "The services run already, each started with --check, at services.*.listen. Without it they are\n"
                  "started on this host.",

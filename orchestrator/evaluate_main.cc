@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/config/help.h"
 #include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
 #include "orchestrator/checks/input_check.h"
@@ -49,13 +50,13 @@ CommandLine EvaluateCommandLine(Options* options) {
           absl::StrCat("\nExit codes: 0; 1 where the evaluation failed; 2 for a wrong configuration or wrong data; "
                        "130, 143 or 129 after SIGINT, SIGTERM or SIGHUP.\n\nThe configuration, with every field and "
                        "its default:\n\n",
-                       std::string(DescribeRunConfig()), "\n")};
+                       DescribeRunConfig(Program::kEvaluate), "\n")};
 }
 
 absl::Status Run(Options& options, TerminalView& view, Cancellation& cancellation) {
+  options.sources.program = Program::kEvaluate;
   QUARTET_ASSIGN_OR_RETURN(const ValueOrigins origins, OriginsOf(options.sources));
   QUARTET_RETURN_IF_ERROR(CheckSetByFlags(origins, !options.model.empty()));
-  QUARTET_RETURN_IF_ERROR(CheckRead(origins, Program::kEvaluate));
   if (!options.model.empty()) {
     std::error_code ignored;
     if (fs::exists(options.model + "/policy", ignored)) options.model += "/policy";

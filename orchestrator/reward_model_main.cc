@@ -10,6 +10,6 @@ int main(int argc, char** argv) {
        .summary =
            "trains a reward model (critic {...}) on pairs of answers of which one is preferred (preference {...}), "
            "driving critic_trainer. A PPO run reads the result with reward { source { model: ... } }.",
-       .example = "preference.max_steps=100"},
+       .example = "train.max_steps=100"},
       quartet::TrainOnRows);
 }

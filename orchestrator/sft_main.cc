@@ -8,6 +8,6 @@ int main(int argc, char** argv) {
       {.program = quartet::Program::kSft,
        .name = "sft",
        .summary = "fine-tunes the policy on prompts and responses (sft {...}), driving policy_trainer.",
-       .example = "sft.max_steps=100"},
+       .example = "train.max_steps=100"},
       quartet::TrainOnRows);
 }

@@ -45,7 +45,7 @@ OutsideTensors Outside(const PlanRequest& request) {
 // The plan, and where it fits and all is on GPUs what a step takes.
 absl::Status Print(const PlanRequest& request, const RunConfig& config, const Plan& plan) {
   std::printf("%s", PrintPlan(config, plan).c_str());
-  if (!plan.fits() || request.program != Program::kPpo) return absl::OkStatus();
+  if (!plan.fits() || request.sources.program != Program::kPpo) return absl::OkStatus();
   const GpuRates rates = Rates(request, config);
   const auto step = EstimateStep(config, plan, rates);
   if (step.ok()) {
@@ -109,7 +109,7 @@ absl::StatusOr<std::vector<RankLaunch>> Launch(const PlanRequest& request) {
 
 // Whether it fits.
 absl::StatusOr<bool> Run(const PlanRequest& request) {
-  Planner planner(request.services, Outside(request), request.program);
+  Planner planner(request.services, Outside(request), request.sources.program);
   const RunConfig& config = request.config;
   if (request.search != PlanRequest::Search::kNone) return Search(request, planner);
   if (!request.json && !config.has_cluster()) return PlanAnywhere(request, planner);

@@ -89,6 +89,7 @@ class Planner {
   absl::StatusOr<Plan> MakePlan(const RunConfig& config);
 
   const std::vector<std::string>& services() const { return services_; }
+  Program program() const { return program_; }
 
  private:
   absl::StatusOr<RankUse> Run(const RunConfig& config, const std::string& service, int rank, const GpuRoom& room);

@@ -58,7 +58,7 @@ CommandLine PlanCommandLine(PlanRequest* request) {
            {"set", "PATH=VALUE", "Overrides one field, for example --set=actor.zero_stage=3. May be repeated.",
             Texts(&request->sources.overrides)},
            {"program", "NAME", "The run that is planned: ppo (default), sft, dpo or reward_model.",
-            OneOf(kRunPrograms, &request->program)},
+            OneOf(kRunPrograms, &request->sources.program)},
            {"service", "NAME", "Plans this service. May be repeated; default: all that the run has.",
             Texts(&request->services)},
            {"search", "WHAT", "\"gpus\": the fewest GPUs that it fits on; \"batch\": the fullest micro-batches.",
@@ -89,35 +89,23 @@ CommandLine PlanCommandLine(PlanRequest* request) {
 
 absl::Status LoadPlanRequest(PlanRequest* request) {
   QUARTET_ASSIGN_OR_RETURN(request->config, LoadRunConfig(request->sources, ""));
-  if (request->program == Program::kPpo && request->config.sft().data_size() > 0) {
-    return absl::InvalidArgumentError(
-        "sft.data is not of the PPO run that is planned; --program=sft plans fine-tuning");
-  }
-  if (request->program == Program::kPpo && request->config.preference().data_size() > 0) {
-    return absl::InvalidArgumentError(
-        "preference.data is not of the PPO run that is planned; --program=dpo and --program=reward_model plan what "
-        "reads pairs");
-  }
-  const std::vector<std::string> all = ServicesOf(request->program, request->config);
-  if (request->program != Program::kPpo) {
+  const std::vector<std::string> all = ServicesOf(request->sources.program, request->config);
+  if (request->sources.program != Program::kPpo) {
     if (request->flops.has_value() || request->bytes_per_second.has_value()) {
       return absl::InvalidArgumentError("--tflops and --gb_per_second have an effect on PPO's steps only");
     }
-    QUARTET_ASSIGN_OR_RETURN(const ValueOrigins origins, OriginsOf(request->sources));
-    QUARTET_RETURN_IF_ERROR(CheckRead(origins, request->program));
-    QUARTET_RETURN_IF_ERROR(CheckFor(request->config, request->program));
-    ResolveFor(request->program, &request->config);
+    QUARTET_RETURN_IF_ERROR(CheckFor(request->config, request->sources.program));
   }
   const bool plans_all = request->services.empty();
   if (plans_all) request->services = all;
   for (const std::string& service : request->services) {
     QUARTET_ASSIGN_OR_RETURN(const Program program, ServiceProgram(service));
-    if (request->program == Program::kPpo) {
+    if (request->sources.program == Program::kPpo) {
       const absl::Status checked = CheckFor(request->config, program);
       if (!checked.ok()) return plans_all ? WithServicesToPlan(checked, request->config, all) : checked;
     } else if (std::find(all.begin(), all.end(), service) == all.end()) {
       return absl::InvalidArgumentError(absl::StrCat("--service=", service,
-                                                     " is not of --program=", RunProgramName(request->program),
+                                                     " is not of --program=", RunProgramName(request->sources.program),
                                                      ", which has ", absl::StrJoin(all, ", ")));
     }
   }

@@ -16,7 +16,6 @@ namespace quartet {
 
 struct PlanRequest {
   ConfigSources sources;
-  Program program = Program::kPpo;  // or kSft, kDpo, kRewardModel
   std::vector<std::string> services;
   enum class Search { kNone, kGpus, kBatch } search = Search::kNone;
   bool json = false;

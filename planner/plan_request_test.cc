@@ -73,7 +73,7 @@ TEST_F(PlanRequestTest, IsAllServicesAndTheKnownRatesUnlessToldOtherwise) {
 
 TEST_F(PlanRequestTest, IsTheServicesOfTheProgramThatIsPlanned) {
   const std::string model = scratch_.path() + "/model";
-  scratch_.Write("run.textproto", "data { prompt_max_len: 16 }\nrollout { generate_max_len: 16 }\n");
+  scratch_.Write("run.textproto", "data { apply_chat_template: true }\n");
   const auto services = [&](std::vector<std::string> arguments) {
     const auto request = Read(std::move(arguments));
     EXPECT_TRUE(request.ok()) << request.status();
@@ -86,10 +86,9 @@ TEST_F(PlanRequestTest, IsTheServicesOfTheProgramThatIsPlanned) {
               ElementsAre("critic_trainer"));
   EXPECT_EQ(Error({"--program=sft", actor}), "sft.data is not set; it names files of examples, JSONL or Parquet");
   EXPECT_EQ(Error({actor, "--set=sft.data=rows.jsonl"}),
-            "sft.data is not of the PPO run that is planned; --program=sft plans fine-tuning");
+            "sft.data has no effect: a PPO run makes no fine-tuning; the program sft does");
   EXPECT_EQ(Error({actor, pairs}),
-            "preference.data is not of the PPO run that is planned; --program=dpo and --program=reward_model plan what "
-            "reads pairs");
+            "preference.data has no effect: a PPO run has no pairs; the programs dpo and reward_model learn from them");
   EXPECT_EQ(Error({"--program=rlhf"}), "--program is \"rlhf\"; allowed: ppo, sft, dpo, reward_model");
   EXPECT_EQ(Error({"--program=dpo", actor, pairs, "--service=rollout"}),
             "--service=rollout is not of --program=dpo, which has policy_trainer, scorer");

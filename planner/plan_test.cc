@@ -76,7 +76,7 @@ std::vector<std::string> DifferencesOf(const RankUse& planned, const RankUse& me
 class PlanAgainstRun : public ::testing::TestWithParam<Case> {};
 
 TEST_P(PlanAgainstRun, ARankTakesWhatWasPlanned) {
-  const RunConfig config = Config(NewModel(), GetParam().overrides);
+  const RunConfig config = Config(NewModel(), GetParam().overrides, GetParam().program);
   const int ranks = PlacementOf(config, GetParam().service).ranks();
   std::mutex mutex;
   std::vector<RankUse> measured(ranks);
@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"policy_trainer", {"preference.data=pairs.jsonl", "actor.max_tokens_per_micro_batch=1024"}, Program::kDpo},
         Case{"scorer", {"preference.data=pairs.jsonl"}, Program::kDpo},
         Case{"critic_trainer",
-             {"preference.data=pairs.jsonl", "critic.max_tokens_per_micro_batch=1024", "preference.batch_size=3",
+             {"preference.data=pairs.jsonl", "critic.max_tokens_per_micro_batch=1024", "train.train_batch_size=3",
               "critic.dtype=fp32"},
              Program::kRewardModel}));
 

@@ -182,10 +182,11 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
 
 }  // namespace
 
-absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<std::string>& overrides) {
+absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<std::string>& overrides,
+                                        Program program) {
   RunConfig changed = config;
   QUARTET_RETURN_IF_ERROR(ApplyOverrides(overrides, &changed));
-  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&changed, ""));
+  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&changed, "", program));
   return changed;
 }
 
@@ -193,7 +194,7 @@ absl::StatusOr<Suggestion> PlanWith(Planner& planner, const RunConfig& config,
                                     const std::vector<std::string>& overrides) {
   Suggestion suggestion;
   suggestion.overrides = overrides;
-  QUARTET_ASSIGN_OR_RETURN(suggestion.config, WithOverrides(config, overrides));
+  QUARTET_ASSIGN_OR_RETURN(suggestion.config, WithOverrides(config, overrides, planner.program()));
   QUARTET_ASSIGN_OR_RETURN(suggestion.plan, planner.MakePlan(suggestion.config));
   return suggestion;
 }
@@ -344,7 +345,7 @@ absl::StatusOr<std::vector<Suggestion>> WhatToRent(Planner& planner, const RunCo
       on_gpus.push_back(absl::StrCat("services.", service, ".device=cuda"));
       on_gpus.push_back(absl::StrCat("services.", service, ".ranks=8"));
     }
-    const auto node = WithOverrides(config, on_gpus);
+    const auto node = WithOverrides(config, on_gpus, planner.program());
     if (!node.ok()) continue;
     auto fewest = FewestGpus(planner, *node);
     if (absl::IsNotFound(fewest.status())) continue;

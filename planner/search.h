@@ -18,7 +18,8 @@ struct Suggestion {
 };
 
 // A resolved configuration with some fields changed, resolved again.
-absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<std::string>& overrides);
+absl::StatusOr<RunConfig> WithOverrides(const RunConfig& config, const std::vector<std::string>& overrides,
+                                        Program program = Program::kPpo);
 
 // The plan of such a configuration.
 absl::StatusOr<Suggestion> PlanWith(Planner& planner, const RunConfig& config,

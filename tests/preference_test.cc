@@ -49,10 +49,9 @@ class PreferenceRunTest : public ::testing::Test {
     const std::string text = absl::Substitute(
         R"(
 run_dir: "$0"
-data { prompt_max_len: 16 }
-rollout { generate_max_len: 16 }
 $1
-preference { data: "$2" eval_data: "$3" eval_steps: 20 batch_size: 16 max_steps: 40 learning_rate: 3e-3 }
+preference { data: "$2" eval_data: "$3" }
+train { eval_steps: 20 train_batch_size: 16 max_steps: 40 }
 )",
         harness_.Path("run"), models, harness_.Write("pairs.jsonl", Pairs(400, 1)),
         harness_.Write("held_out.jsonl", Pairs(60, 2)));
@@ -90,17 +89,16 @@ preference { data: "$2" eval_data: "$3" eval_steps: 20 batch_size: 16 max_steps:
   // The arguments of `program` for so many steps on that.
   std::vector<std::string> ShortRun(const std::string& program, const std::string& folder, size_t steps,
                                     const std::vector<std::string>& sets) {
-    const std::string section = program == "sft" ? "sft" : "preference";
+    const std::string model = program == "reward_model" ? "critic" : "actor";
     std::vector<std::string> arguments = {
         "--launch",
         "--set=run_dir=" + harness_.Path(folder),
-        "--set=data.prompt_max_len=16",
-        "--set=rollout.generate_max_len=16",
-        absl::StrCat("--set=", section, ".data=", program == "sft" ? rows_ : pairs_),
-        absl::StrCat("--set=", program == "reward_model" ? "critic" : "actor", ".pretrain=", model_),
-        absl::StrCat("--set=", section, ".batch_size=4"),
-        absl::StrCat("--set=", section, ".max_steps=", steps),
-        absl::StrCat("--set=", section, ".learning_rate=1e-3")};
+        program == "sft" ? "--set=sft.data=" + rows_ : "--set=preference.data=" + pairs_,
+        absl::StrCat("--set=", model, ".pretrain=", model_),
+        absl::StrCat("--set=", model, ".max_len=32"),
+        absl::StrCat("--set=", model, ".learning_rate=1e-3"),
+        "--set=train.train_batch_size=4",
+        absl::StrCat("--set=train.max_steps=", steps)};
     for (const std::string& set : sets) arguments.push_back("--set=" + set);
     return arguments;
   }
@@ -116,7 +114,7 @@ preference { data: "$2" eval_data: "$3" eval_steps: 20 batch_size: 16 max_steps:
 TEST_F(PreferenceRunTest, DpoTeachesThePolicyWhatIsPreferred) {
   const std::string model = WriteTinyModel(harness_, "model");
   ExpectLearned(Run("dpo", absl::Substitute(R"(
-actor { pretrain: "$0" dtype: "fp32" lr_scheduler: "constant" }
+actor { pretrain: "$0" dtype: "fp32" max_len: 32 learning_rate: 3e-3 lr_scheduler: "constant" }
 services { policy_trainer { ranks: 2 threads: 1 } scorer { threads: 1 } })",
                                             model)),
                 "dpo");
@@ -128,7 +126,7 @@ services { policy_trainer { ranks: 2 threads: 1 } scorer { threads: 1 } })",
 TEST_F(PreferenceRunTest, ARewardModelLearnsWhatIsPreferredAndAScorerLoadsIt) {
   const std::string model = WriteTinyModel(harness_, "model");
   ExpectLearned(Run("reward_model", absl::Substitute(R"(
-critic { pretrain: "$0" dtype: "fp32" lr_scheduler: "constant" }
+critic { pretrain: "$0" dtype: "fp32" max_len: 32 learning_rate: 3e-3 lr_scheduler: "constant" }
 services { critic_trainer { ranks: 2 threads: 1 } })",
                                                      model)),
                 "reward_model");

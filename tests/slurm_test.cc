@@ -104,9 +104,8 @@ class SlurmTest : public ::testing::Test {
                          "--set=run_dir=" + run_.run_dir,
                          "--set=sft.data=" + rows,
                          "--set=actor.pretrain=" + model_,
-                         "--set=data.prompt_max_len=16",
-                         "--set=rollout.generate_max_len=16",
-                         "--set=sft.batch_size=4",
+                         "--set=actor.max_len=32",
+                         "--set=train.train_batch_size=4",
                          "--set=cluster.num_nodes=2",
                          "--set=services.policy_trainer.num_nodes=2"};
     for (const std::string& field : fields) arguments.push_back("--set=" + field);
@@ -298,7 +297,7 @@ TEST_F(SlurmTest, IsQueuedAgainWhenAServiceDiesUntilItHelpsNoMore) {
 
 TEST_F(SlurmTest, FineTunesOverTwoHostsAndGoesOnAfterAFailure) {
   // Not reached by the second start.
-  const pid_t launch = LaunchFineTuning({"sft.max_steps=7", "train.save_steps=3"},
+  const pid_t launch = LaunchFineTuning({"train.max_steps=7", "train.save_steps=3"},
                                         {{"QUARTET_FAIL_POINTS", "policy_trainer.update=kill@5"}});
   const auto outcome = harness_.Wait(launch, kLong);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -310,7 +309,7 @@ TEST_F(SlurmTest, FineTunesOverTwoHostsAndGoesOnAfterAFailure) {
 }
 
 TEST_F(SlurmTest, SavesFineTuningWhenItIsPreemptedAndGoesOn) {
-  const pid_t launch = LaunchFineTuning({"sft.max_steps=100000"});
+  const pid_t launch = LaunchFineTuning({"train.max_steps=100000"});
   ExpectLosesNoStepByPreemption(launch);
   Cancel(launch);
   ExpectNothingIsLeft();

@@ -37,15 +37,15 @@ TEST(TemplateDate, IsThatOfTheFirstDayWhereARunGoesOnOnTheNext) {
       "sft.data=" + harness.Write("rows.jsonl",
                                   "{\"prompt\": \"1+1=\", \"response\": \"2\"}\n"
                                   "{\"prompt\": \"2+3=\", \"response\": \"5\"}\n"),
-      "sft.batch_size=2",
-      "sft.learning_rate=1e-3",
+      "train.train_batch_size=2",
+      "actor.learning_rate=1e-3",
       "actor.max_len=32",
       "train.save_steps=1",
       "run_dir=" + harness.Path("run"),
   };
   const auto first = run(sets, {});
   ASSERT_EQ(first.exit_code, 0) << first.output;
-  sets.insert(sets.end(), {"train.load_checkpoint=true", "sft.max_steps=2"});
+  sets.insert(sets.end(), {"train.load_checkpoint=true", "train.max_steps=2"});
   const auto next = run(sets, {{"LD_PRELOAD", ExecutableFolder() + "/libskewed_clock.so"}, {"SKEW_SECONDS", "86400"}});
   ASSERT_EQ(next.exit_code, 0) << next.output;
   EXPECT_THAT(next.output, HasSubstr("going on after 1 of 2 steps"));

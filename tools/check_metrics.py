@@ -82,7 +82,7 @@ def main():
                                        f'--web.listen-address=127.0.0.1:{ports["prometheus"]}'],
                                       stdout=subprocess.DEVNULL, stderr=open(work + '/prometheus.log', 'w'))
         run = subprocess.Popen([programs + '/orchestrator/orchestrator', '--launch', f'--config={start}/run.textproto', f'--page=127.0.0.1:{ports["run"]}',
-                                f'--set=run_dir={work}/run', '--set=train.max_steps=30', '--set=eval.eval_steps=10'] +
+                                f'--set=run_dir={work}/run', '--set=train.max_steps=30', '--set=train.eval_steps=10'] +
                                [f'--set=services.{name}.metrics_listen=127.0.0.1:{ports[name]}' for name in SERVICES],
                                stdout=open(work + '/run.log', 'w'), stderr=subprocess.STDOUT,
                                env={**os.environ, 'LD_LIBRARY_PATH': programs + '/core/metrics/testing'})

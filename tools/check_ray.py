@@ -68,8 +68,8 @@ class Check:
 
     def fine_tuning(self):
         run, start = self.folder / 'fine_tuned', self.folder / 'task/start'
-        fields = [f'run_dir={run}', f'sft.data={start}/demonstrations.jsonl', f'actor.pretrain={start}/model', 'data.prompt_max_len=16',
-                  'rollout.generate_max_len=16', 'sft.batch_size=16', 'sft.max_steps=4', 'cluster.num_nodes=2',
+        fields = [f'run_dir={run}', f'sft.data={start}/demonstrations.jsonl', f'actor.pretrain={start}/model', 'actor.max_len=32',
+                  'train.train_batch_size=16', 'train.max_steps=4', 'cluster.num_nodes=2',
                   'services.policy_trainer.num_nodes=2']
         done = subprocess.run([self.programs / 'deploy/launch', '--engine=ray', '--program=sft', f'--python={sys.executable}',
                                f'--ray_address={self.cluster.address}', *(f'--set={field}' for field in fields)], timeout=LONG)

@@ -31,10 +31,9 @@ check() {
   mkdir "${folder}"
   cat >"${folder}/run.textproto" <<TEXT
 run_dir: "${folder}/run"
-data { prompt_max_len: 32 }
-rollout { generate_max_len: 16 }
-actor { pretrain: "${model}" dtype: "fp32" }
-sft { data: "${work}/sft.jsonl" batch_size: 4 max_steps: 4 }
+actor { pretrain: "${model}" dtype: "fp32" max_len: 48 }
+sft { data: "${work}/sft.jsonl" }
+train { train_batch_size: 4 max_steps: 4 }
 services { policy_trainer { ranks: 2 listen: "${address}:${port}" } }
 TEXT
   for node in 0 1; do

@@ -23,7 +23,7 @@ old=$work/last/quartet/quartet
 "$old" quickstart --run_dir="$work/start" >"$work/start.log"  # for its configuration and models
 run() { # QUARTET FOLDER
   "$1" launch --config="$work/start/run.textproto" --set=run_dir="$2" --set=train.max_steps="$steps" \
-    --set=train.save_optimizer=true --set=train.load_checkpoint=false --set=eval.eval_steps=0
+    --set=train.save_optimizer=true --set=train.load_checkpoint=false --set=train.eval_steps=0
 }
 same_weights() { # FOLDER FOLDER
   for model in policy critic; do

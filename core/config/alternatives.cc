@@ -16,8 +16,6 @@ using Fields = std::vector<std::string>;
 std::vector<std::pair<Fields, Fields>> MakeAlternatives() {
   std::vector<std::pair<Fields, Fields>> all = {
       {{"train.max_steps"}, {"train.num_episodes"}},
-      {{"sft.max_steps"}, {"sft.max_epochs"}},
-      {{"preference.max_steps"}, {"preference.max_epochs"}},
       {{"rollout.kv_cache_bytes"}, {"rollout.gpu_memory_utilization"}},
       {{"reward.max_tokens_per_micro_batch"}, {"reward.micro_rollout_batch_size"}},
   };

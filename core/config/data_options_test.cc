@@ -131,7 +131,7 @@ TEST(DataOptions, EvaluationSetsAreChecked) {
   EXPECT_THAT(Error({"eval.set.0.name=a"}), StartsWith("eval.set[0].data is not set"));
   EXPECT_THAT(Error({"eval.data=x/a.jsonl,y/a.parquet"}), HasSubstr("another set has that name"));
   EXPECT_THAT(Error({"eval.data=my set.jsonl"}), HasSubstr("visible ASCII characters without /"));
-  EXPECT_THAT(Error({"eval.eval_steps=1"}), StartsWith("eval.eval_steps has no effect"));
+  EXPECT_THAT(Error({"train.eval_steps=1"}), StartsWith("train.eval_steps has no effect"));
   EXPECT_THAT(Error({"eval.set.0.data=a", "eval.set.0.label_extract=boxed"}), HasSubstr("after_####"));
 }
 

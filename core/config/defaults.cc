@@ -23,7 +23,6 @@
 #include "core/field_rules/field_rules.h"
 #include "core/rl/options/estimators.h"
 #include "core/rl/options/policy_losses.h"
-#include "core/zero/optimizer/optimizer_options.h"
 
 namespace quartet {
 namespace {
@@ -65,8 +64,6 @@ void AddSections(RunConfig* c) {
   c->mutable_reference();
   c->mutable_reward();
   c->mutable_train();
-  c->mutable_sft();
-  c->mutable_preference();
   c->mutable_eval();
   for (const std::string& service : kServiceNames) MutablePlacementOf(c, service);
 }
@@ -78,8 +75,7 @@ void FillMicroBatchTokens(const RunConfig& config, bool sequences, int max_len, 
   QUARTET_DEFAULT(section, max_tokens_per_micro_batch, sequences ? 0 : DefaultMicroBatchTokens(config, max_len));
 }
 
-void FillTrainer(const RunConfig& config, double learning_rate, int max_len, TrainerConfig* t) {
-  if (IsScaleFree(*t)) QUARTET_DEFAULT(t, learning_rate, learning_rate);
+void FillTrainer(const RunConfig& config, int max_len, TrainerConfig* t) {
   QUARTET_DEFAULT(t, max_len, max_len);
   FillMicroBatchTokens(config, t->has_micro_train_batch_size() || t->has_micro_rollout_batch_size(), t->max_len(), t);
   if (t->max_tokens_per_micro_batch() == 0) {
@@ -177,11 +173,11 @@ int PlacedGpus(const GpuPlacement& p, const ClusterConfig& cluster) {
   return nodes > 0 && gpus > 0 && nodes * gpus <= kMaxRanks ? static_cast<int>(nodes * gpus) : 1;
 }
 
-// Those that depend on other fields, in the order of proto/run_config.proto. That of preference.learning_rate is
-// another one in each program (ResolveFor).
-std::vector<const Need*> FillDefaults(RunConfig* c) {
+// Those that depend on other fields, in the order of proto/run_config.proto.
+std::vector<const Need*> FillDefaults(Program program, RunConfig* c) {
   AddSections(c);
   FillRules(c);
+  FillDefaultsOf(program, c);
   QUARTET_DEFAULT_TEXT(c, run_dir,
                        absl::StrCat("runs/", absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone())));
 
@@ -200,8 +196,8 @@ std::vector<const Need*> FillDefaults(RunConfig* c) {
 
   FillAlgorithm(r->generate_max_len(), c->mutable_algorithm());
 
-  FillTrainer(*c, 1e-6, max_len, c->mutable_actor());
-  FillTrainer(*c, 9e-6, max_len, c->mutable_critic());
+  FillTrainer(*c, max_len, c->mutable_actor());
+  FillTrainer(*c, max_len, c->mutable_critic());
   ReferenceConfig* f = c->mutable_reference();
   QUARTET_DEFAULT_TEXT(f, pretrain, c->actor().pretrain());
   QUARTET_DEFAULT_TEXT(f, dtype, c->actor().dtype());
@@ -232,9 +228,6 @@ std::vector<const Need*> FillDefaults(RunConfig* c) {
     QUARTET_DEFAULT(t, critic_train_batch_size, t->train_batch_size());
   }
   QUARTET_DEFAULT(t, save_optimizer, t->save_steps() > 0 || t->save_on_sigterm());
-
-  SftConfig* s = c->mutable_sft();
-  if (IsScaleFree(c->actor())) QUARTET_DEFAULT(s, learning_rate, 1e-4);
 
   FillEval(*d, c->mutable_eval());
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/config/needs.h"
+#include "core/config/programs.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -11,7 +12,7 @@ namespace quartet {
 // Fills in every default that the comments of proto/run_config.proto give, where the field has an effect, and clears
 // what has none (core/config/needs.h): the rows that say so are returned. Of a configuration that has them all it
 // changes nothing.
-std::vector<const Need*> FillDefaults(RunConfig* config);
+std::vector<const Need*> FillDefaults(Program program, RunConfig* config);
 
 // GPUs that a placement gives its service; 1 where it cannot be told, which the checks then find.
 int PlacedGpus(const GpuPlacement& placement, const ClusterConfig& cluster);

@@ -186,6 +186,11 @@ std::vector<Need> MakeNeeds() {
 
       {"train.num_episodes", [](const RunConfig& c) { return c.train().max_steps() == 0; },
        Says("train.max_steps is set")},
+      {"train.eval_steps",
+       [](const RunConfig& c) {
+         return c.eval().data_size() + c.eval().set_size() + c.preference().eval_data_size() > 0;
+       },
+       Says("there are no held-out rows: eval.data, eval.set and preference.eval_data are empty")},
       {"train.allow_changed_run", [](const RunConfig& c) { return c.train().load_checkpoint(); },
        Says("train.load_checkpoint is false, so that no run is continued")},
       {"train.max_ckpt_num",
@@ -193,11 +198,6 @@ std::vector<Need> MakeNeeds() {
        Says("train.save_steps is 0 and train.save_on_sigterm false, so there is only the checkpoint at the end")},
 
       {"sft.multiturn", HasChatTemplate, Says("data.apply_chat_template is false, so there are no turns")},
-      {"sft.max_epochs", [](const RunConfig& c) { return c.sft().max_steps() == 0; }, Says("sft.max_steps is set")},
-      {"preference.max_epochs", [](const RunConfig& c) { return c.preference().max_steps() == 0; },
-       Says("preference.max_steps is set")},
-      {"preference.eval_steps", [](const RunConfig& c) { return !c.preference().eval_data().empty(); },
-       Says("preference.eval_data names no files of held-out pairs")},
       {"preference.label_smoothing", [](const RunConfig& c) { return c.preference().loss() != "ipo"; },
        Says("preference.loss is \"ipo\"")},
 

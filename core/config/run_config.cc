@@ -24,12 +24,7 @@
 namespace quartet {
 namespace {
 
-constexpr char kConfigText[] =
-#include "core/config/run_config_text.inc"
-#include "core/field_rules/field_rules.h"
-    ;
-
-absl::Status CheckAll(const RunConfig& c) {
+absl::Status CheckAll(Program program, const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckRules("", c));
   QUARTET_RETURN_IF_ERROR(CheckData(c));
   QUARTET_RETURN_IF_ERROR(CheckRollout(c.rollout()));
@@ -38,6 +33,8 @@ absl::Status CheckAll(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckReference(c));
   QUARTET_RETURN_IF_ERROR(CheckReward(c));
   QUARTET_RETURN_IF_ERROR(CheckTrain(c));
+  // Others do not cut what a rollout generates.
+  if (program == Program::kPpo) QUARTET_RETURN_IF_ERROR(CheckTrainBatches(c));
   QUARTET_RETURN_IF_ERROR(CheckEval(c));
   QUARTET_RETURN_IF_ERROR(CheckServices(c));
   QUARTET_RETURN_IF_ERROR(CheckPlacements(c));
@@ -72,9 +69,14 @@ void ResolvePaths(const std::string& base_folder, RunConfig* c) {
         c->mutable_actor()->mutable_load_checkpoint(), c->mutable_critic()->mutable_load_checkpoint()}) {
     ResolvePath(base_folder, path);
   }
-  for (auto* paths : {c->mutable_data()->mutable_prompt_data(), c->mutable_sft()->mutable_data(),
-                      c->mutable_preference()->mutable_data(), c->mutable_preference()->mutable_eval_data(),
-                      c->mutable_eval()->mutable_data()}) {
+  std::vector<google::protobuf::RepeatedPtrField<std::string>*> lists = {c->mutable_data()->mutable_prompt_data(),
+                                                                         c->mutable_eval()->mutable_data()};
+  if (c->has_sft()) lists.push_back(c->mutable_sft()->mutable_data());
+  if (c->has_preference()) {
+    lists.push_back(c->mutable_preference()->mutable_data());
+    lists.push_back(c->mutable_preference()->mutable_eval_data());
+  }
+  for (auto* paths : lists) {
     for (std::string& path : *paths) ResolvePath(base_folder, &path);
   }
   for (EvalSet& set : *c->mutable_eval()->mutable_set()) ResolvePath(base_folder, set.mutable_data());
@@ -129,68 +131,35 @@ absl::Status ApplyOverrides(const std::vector<std::string>& overrides, RunConfig
 }
 
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides,
-                                        const std::string& base_folder, const RunConfig& defaults) {
-  RunConfig config = defaults;
+                                        const std::string& base_folder, Program program) {
+  RunConfig config;
   if (!path.empty()) QUARTET_RETURN_IF_ERROR(ReadTextFormat(path, &config));
   QUARTET_RETURN_IF_ERROR(ApplyOverrides(overrides, &config));
-  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&config, base_folder));
+  QUARTET_RETURN_IF_ERROR(CheckRead(program, config));
+  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&config, base_folder, program));
   return config;
 }
 
-absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder) {
+absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder, Program program) {
+  ClearUnread(program, config);
   const RunConfig written = *config;
-  return ResolveRunConfig(config, base_folder, written);
+  return ResolveRunConfig(config, base_folder, program, written);
 }
 
-absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder, const RunConfig& written) {
+absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder, Program program,
+                              const RunConfig& written) {
+  ClearUnread(program, config);
   QUARTET_RETURN_IF_ERROR(CheckClipOverlap(config->algorithm()));
   if (config->train().load_checkpoint() && config->run_dir().empty()) {
     return Missing("run_dir", "train.load_checkpoint continues the run that is in it");
   }
-  QUARTET_RETURN_IF_ERROR(CheckIdle(FillDefaults(config), written, *config));
-  if (const absl::Status checked = CheckAll(*config); !checked.ok()) {
+  QUARTET_RETURN_IF_ERROR(CheckIdle(FillDefaults(program, config), written, *config));
+  if (const absl::Status checked = CheckAll(program, *config); !checked.ok()) {
     const std::string message(checked.message());
     return absl::Status(checked.code(), absl::StrCat(message, MeantValue(message)));
   }
   ResolvePaths(base_folder, config);
   return absl::OkStatus();
-}
-
-const std::string& RunProgramName(Program program) {
-  const auto named = std::find_if(kRunPrograms.begin(), kRunPrograms.end(),
-                                  [program](const auto& one) { return one.second == program; });
-  QUARTET_CHECK(named != kRunPrograms.end()) << static_cast<int>(program) << " drives no services";
-  return named->first;
-}
-
-std::vector<std::string> ServicesOf(Program program, const RunConfig& config) {
-  switch (program) {
-    case Program::kSft:
-      return kSftServices;
-    case Program::kDpo:
-      return kDpoServices;
-    case Program::kRewardModel:
-      return kRewardModelServices;
-    default:
-      return PpoServices(config);
-  }
-}
-
-void ResolveFor(Program program, RunConfig* config) {
-  ClearUnread(program, config);
-  FillDefaults(config);
-  if (program != Program::kDpo && program != Program::kRewardModel) return;
-  if (config->preference().has_learning_rate()) return;
-  config->mutable_preference()->set_learning_rate(program == Program::kDpo ? 1e-6 : 1e-5);
-}
-
-absl::StatusOr<Program> ServiceProgram(std::string_view service) {
-  if (service == "rollout") return Program::kRollout;
-  if (service == "policy_trainer") return Program::kPolicyTrainer;
-  if (service == "critic_trainer") return Program::kCriticTrainer;
-  if (service == "scorer") return Program::kScorer;
-  return absl::InvalidArgumentError(absl::StrCat("there is no service '", std::string(service),
-                                                 "'; there are rollout, policy_trainer, critic_trainer and scorer"));
 }
 
 ServicePlacement* MutablePlacementOf(RunConfig* config, std::string_view service) {
@@ -216,7 +185,5 @@ std::string PrintRunConfig(const RunConfig& config) {
   printer.PrintToString(config, &text);
   return text;
 }
-
-std::string_view DescribeRunConfig() { return kConfigText; }
 
 }  // namespace quartet

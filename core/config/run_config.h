@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/config/programs.h"
 #include "core/config/services.h"
 #include "proto/run_config.pb.h"
 
@@ -16,11 +17,10 @@ namespace quartet {
 
 // Parses the text format file at `path` ("" = an empty configuration), applies `overrides` ("path.to.field=value";
 // ApplyOverrides), fills in every default that proto/run_config.proto names and checks every value and
-// combination. Relative paths inside resolve against `base_folder` ("" = the one the user is in) and come back
-// absolute. `defaults` come before those of the comments. INVALID_ARGUMENT names file and line, or field, value and
-// what is allowed.
+// combination, for `program`. Relative paths inside resolve against `base_folder` ("" = the one the user is in) and
+// come back absolute. INVALID_ARGUMENT names file and line, or field, value and what is allowed.
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides,
-                                        const std::string& base_folder, const RunConfig& defaults = RunConfig());
+                                        const std::string& base_folder, Program program = Program::kPpo);
 
 // Parses the text format file at `path` over what `config` has already; as LoadRunConfig does, before defaults.
 absl::Status ReadConfigFile(const std::string& path, RunConfig* config);
@@ -30,43 +30,20 @@ absl::Status ReadConfigFile(const std::string& path, RunConfig* config);
 // ones add theirs; commas stand between values ("data.prompt_data=a,b"), or it is written as in a file (["a,b", "c"]).
 absl::Status ApplyOverrides(const std::vector<std::string>& overrides, RunConfig* config);
 
-// Fills in defaults and checks; for configurations made in memory. Idempotent. What has no effect in it is cleared, and
-// refused where it is set in `written`, the part of `config` that its user wrote (core/config/needs.h).
-absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder, const RunConfig& written);
-// All of it is.
-absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder);
-
-// What a configuration is used for, and so which fields must be set.
-enum class Program { kRollout, kPolicyTrainer, kCriticTrainer, kScorer, kPpo, kSft, kDpo, kRewardModel, kEvaluate };
-
-// Those that drive services, by the names that users know; a program of that name runs it, but for PPO, which is the
-// orchestrator's.
-inline const std::vector<std::pair<std::string, Program>> kRunPrograms = {
-    {"ppo", Program::kPpo}, {"sft", Program::kSft}, {"dpo", Program::kDpo}, {"reward_model", Program::kRewardModel}};
-const std::string& RunProgramName(Program program);
-// The services that it drives.
-std::vector<std::string> ServicesOf(Program program, const RunConfig& config);
-
-// Of a resolved configuration: fills in what has another default in each program, and puts back to its default what
-// `program`, which drives services, does not read.
-void ResolveFor(Program program, RunConfig* config);
-
-// Of such a one: clears what `program` does not read.
-void ClearUnread(Program program, RunConfig* config);
+// Fills in defaults and checks, for `program`; for configurations made in memory. Idempotent. What `program` does not
+// read is put back to its default; what has no effect is refused.
+absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder, Program program = Program::kPpo);
+// What has no effect (core/config/needs.h) is cleared, and refused where it is set in `written`, the part of `config`
+// that its user wrote and the program reads.
+absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder, Program program,
+                              const RunConfig& written);
 
 // A field's path ("reward.source.0.rule") and what has set it: "preset grpo", a file's path or "--set". Fields that
 // have their default are not in it.
 using ValueOrigins = std::map<std::string, std::string>;
 
-// INVALID_ARGUMENT names what is set although `program` does not read it, and why it does not. Of kEvaluate, which is
-// given the file of a whole run, only what was set for it counts ("--set").
-absl::Status CheckRead(const ValueOrigins& origins, Program program);
-
 // Checks that a resolved configuration has what `program` needs; INVALID_ARGUMENT names the field.
 absl::Status CheckFor(const RunConfig& config, Program program);
-
-// The program of a service's name ("rollout", "policy_trainer", ...).
-absl::StatusOr<Program> ServiceProgram(std::string_view service);
 
 // Where `service` (a known name) listens and how many ranks it has.
 const ServicePlacement& PlacementOf(const RunConfig& config, std::string_view service);
@@ -74,8 +51,5 @@ ServicePlacement* MutablePlacementOf(RunConfig* config, std::string_view service
 
 // Text format with every field, readable by LoadRunConfig.
 std::string PrintRunConfig(const RunConfig& config);
-
-// proto/run_config.proto as it was built: every option with its default and its comment.
-std::string_view DescribeRunConfig();
 
 }  // namespace quartet

@@ -22,15 +22,15 @@ std::string Written(const std::string& text) {
 }
 
 // The message of the error that `overrides` give; "" if there is none.
-std::string ErrorOf(const Strings& overrides) {
-  absl::StatusOr<RunConfig> config = LoadRunConfig("", overrides, "");
+std::string ErrorOf(const Strings& overrides, Program program = Program::kPpo) {
+  absl::StatusOr<RunConfig> config = LoadRunConfig("", overrides, "", program);
   if (config.ok()) return "";
   EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << config.status();
   return std::string(config.status().message());
 }
 
-void ExpectError(const Strings& overrides, const Strings& words) {
-  const std::string error = ErrorOf(overrides);
+void ExpectError(const Strings& overrides, const Strings& words, Program program = Program::kPpo) {
+  const std::string error = ErrorOf(overrides, program);
   EXPECT_NE(error, "") << ::testing::PrintToString(overrides);
   for (const std::string& word : words) {
     EXPECT_NE(error.find(word), std::string::npos) << "'" << word << "' is missing in: " << error;
@@ -326,10 +326,10 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"train.max_steps=5", "train.num_episodes=2"}, {"num_episodes has no effect"});
   ExpectError({"actor.allow_zero_learning_rate=true"}, {"allow_zero_learning_rate has no effect"});
   ExpectError({"actor.lr_scheduler=constant", "actor.min_lr_ratio=0.5"}, {"min_lr_ratio has no effect"});
-  ExpectError({"eval.eval_steps=5"}, {"eval.eval_steps has no effect"});
+  ExpectError({"train.eval_steps=5"}, {"train.eval_steps has no effect"});
   ExpectError({"data.tokenizer_chat_template=/t"},
               {"data.tokenizer_chat_template has no effect", "apply_chat_template"});
-  ExpectError({"sft.multiturn=true"}, {"sft.multiturn has no effect", "apply_chat_template"});
+  ExpectError({"sft.multiturn=true"}, {"sft.multiturn has no effect", "apply_chat_template"}, Program::kSft);
   ExpectError({"services.rollout.host_memory_budget=5"},
               {"services.rollout.host_memory_budget has no effect", "device_memory_budget"});
   ExpectError({"services.critic_trainer.host_memory_budget=5"},
@@ -494,7 +494,7 @@ TEST(RunConfig, RatesOfSgdHaveNoDefault) {
 
 TEST(RunConfig, RatesOfFineTuningBySgdHaveNoDefault) {
   const auto error_of = [](Program program, const Strings& overrides) {
-    const absl::StatusOr<RunConfig> config = LoadRunConfig("", overrides, "");
+    const absl::StatusOr<RunConfig> config = LoadRunConfig("", overrides, "", program);
     EXPECT_TRUE(config.ok()) << config.status();
     return std::string(CheckFor(*config, program).message());
   };
@@ -505,12 +505,12 @@ TEST(RunConfig, RatesOfFineTuningBySgdHaveNoDefault) {
     return base;
   };
   EXPECT_EQ(error_of(Program::kSft, sft), "");
-  EXPECT_EQ(error_of(Program::kSft, with(sft, {"actor.optim=sgd", "sft.learning_rate=0.1"})), "");
-  EXPECT_NE(error_of(Program::kSft, with(sft, {"actor.optim=sgd"})).find("sft.learning_rate is not set"),
+  EXPECT_EQ(error_of(Program::kSft, with(sft, {"actor.optim=sgd", "actor.learning_rate=0.1"})), "");
+  EXPECT_NE(error_of(Program::kSft, with(sft, {"actor.optim=sgd"})).find("actor.learning_rate is not set"),
             std::string::npos);
   const Strings dpo = with(pairs, {"actor.pretrain=/m", "actor.optim=sgd"});
-  EXPECT_EQ(error_of(Program::kDpo, with(dpo, {"preference.learning_rate=0.1"})), "");
-  EXPECT_NE(error_of(Program::kDpo, dpo).find("preference.learning_rate is not set"), std::string::npos);
+  EXPECT_EQ(error_of(Program::kDpo, with(dpo, {"actor.learning_rate=0.1"})), "");
+  EXPECT_NE(error_of(Program::kDpo, dpo).find("actor.learning_rate is not set"), std::string::npos);
 }
 
 TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
@@ -592,17 +592,13 @@ TEST(RunConfig, AsksEachProgramOnlyForWhatItNeeds) {
 }
 
 TEST(RunConfig, OfPreferencesNamesWhatIsWrongAndWhatIsAllowed) {
-  ExpectError({"preference.loss=hinge"}, {"preference.loss: \"hinge\"", "\"sigmoid\", \"ipo\""});
-  ExpectError({"preference.beta=0"}, {"preference.beta: 0", "greater than 0"});
-  ExpectError({"preference.label_smoothing=0.5"}, {"preference.label_smoothing: 0.5", "below 0.5"});
+  ExpectError({"preference.loss=hinge"}, {"preference.loss: \"hinge\"", "\"sigmoid\", \"ipo\""}, Program::kDpo);
+  ExpectError({"preference.beta=0"}, {"preference.beta: 0", "greater than 0"}, Program::kDpo);
+  ExpectError({"preference.label_smoothing=0.5"}, {"preference.label_smoothing: 0.5", "below 0.5"}, Program::kDpo);
   ExpectError({"preference.loss=ipo", "preference.label_smoothing=0.1"},
-              {"preference.label_smoothing has no effect", "\"ipo\""});
-  ExpectError({"preference.batch_size=0"}, {"preference.batch_size: 0", "at least 1"});
-  ExpectError({"preference.max_steps=2", "preference.max_epochs=2"}, {"preference.max_epochs has no effect"});
-  ExpectError({"preference.eval_steps=2"}, {"preference.eval_steps has no effect", "preference.eval_data"});
-  ExpectError({"preference.learning_rate=0"}, {"preference.learning_rate: 0", "greater than 0"});
+              {"preference.label_smoothing has no effect", "\"ipo\""}, Program::kDpo);
   const auto missing = [](const Strings& overrides, Program program) {
-    return std::string(CheckFor(LoadRunConfig("", overrides, "").value(), program).message());
+    return std::string(CheckFor(LoadRunConfig("", overrides, "", program).value(), program).message());
   };
   EXPECT_NE(missing({"actor.pretrain=/m"}, Program::kDpo).find("preference.data is not set"), std::string::npos);
   EXPECT_NE(missing({"preference.data=/d"}, Program::kDpo).find("actor.pretrain is not set"), std::string::npos);
@@ -617,170 +613,11 @@ TEST(RunConfig, OfPreferencesNamesWhatIsWrongAndWhatIsAllowed) {
       std::string::npos);
 }
 
-TEST(RunConfig, HasALearningRateOfItsOwnForEachMethodOfPreferences) {
-  RunConfig config = LoadRunConfig("", {}, "").value();
-  EXPECT_FALSE(config.preference().has_learning_rate());
-  ResolveFor(Program::kPpo, &config);
-  EXPECT_FALSE(config.preference().has_learning_rate());
-  RunConfig dpo = config;
-  ResolveFor(Program::kDpo, &dpo);
-  EXPECT_EQ(dpo.preference().learning_rate(), 1e-6);
-  ResolveFor(Program::kRewardModel, &config);
-  EXPECT_EQ(config.preference().learning_rate(), 1e-5);
-  ResolveFor(Program::kDpo, &config);
-  EXPECT_EQ(config.preference().learning_rate(), 1e-5) << "it is set";
-}
-
-ValueOrigins OriginsOf(const Strings& overrides) {
-  RunConfig written;
-  EXPECT_TRUE(ApplyOverrides(overrides, &written).ok());
-  ValueOrigins origins = FlatFields(written);
-  for (auto& [path, value] : origins) value = "--set";
-  return origins;
-}
-
-// Of each field that a program does not read: a configuration in which it is set is refused, whatever else it says.
-TEST(RunConfig, RefusesWhatAProgramDoesNotRead) {
-  const auto refused = [](Strings overrides, Program program, const std::string& field) {
-    overrides.insert(overrides.begin(), "actor.pretrain=/m");
-    const absl::Status status = CheckRead(OriginsOf(overrides), program);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field;
-    EXPECT_EQ(status.message().find(field + " has no effect: "), 0) << field << ": " << status.message();
-  };
-  for (const char* set : {"sft.data=/d", "sft.input_key=q", "sft.output_key=a", "sft.batch_size=1", "sft.max_steps=1",
-                          "sft.max_epochs=2", "sft.learning_rate=1", "sft.end_token=</s>"}) {
-    refused({set}, Program::kPpo, std::string(set).substr(0, std::string(set).find('=')));
-  }
-  for (const char* set : {"data.prompt_data=/d",
-                          "data.input_key=q",
-                          "data.label_key=a",
-                          "data.label_extract=after_####",
-                          "data.max_samples=1",
-                          "data.source_key=s",
-                          "rollout.temperature=0.5",
-                          "rollout.stop_token_ids=7",
-                          "rollout.pretrain=/other",
-                          "algorithm.gamma=0.5",
-                          "algorithm.kl.init_kl_coef=0.5",
-                          "actor.learning_rate=1",
-                          "critic.pretrain=/m",
-                          "critic.zero_stage=2",
-                          "reference.zero_stage=0",
-                          "train.max_steps=1",
-                          "train.num_episodes=2",
-                          "train.max_log_prob_diff_mean=1",
-                          "train.max_upgrade_diff_mean=1",
-                          "eval.data=/d",
-                          "services.rollout.ranks=2",
-                          "services.critic_trainer.device=cuda",
-                          "services.scorer.threads=1"}) {
-    refused({set, "sft.data=/d"}, Program::kSft, std::string(set).substr(0, std::string(set).find('=')));
-  }
-  refused({"reward.source.0.rule=number"}, Program::kSft, "reward.source.0.rule");
-  // Whatever the value: these are the defaults.
-  refused({"actor.learning_rate=1e-6"}, Program::kDpo, "actor.learning_rate");
-  refused({"algorithm.gamma=1"}, Program::kSft, "algorithm.gamma");
-  refused({"sft.max_epochs=1"}, Program::kPpo, "sft.max_epochs");
-  for (const char* set : {"preference.beta=1", "preference.data=/d", "preference.batch_size=1"}) {
-    const std::string field = std::string(set).substr(0, std::string(set).find('='));
-    refused({set, "sft.data=/d"}, Program::kSft, field);
-    refused({set}, Program::kPpo, field);
-  }
-  for (const char* set : {"sft.data=/d", "critic.pretrain=/m", "actor.learning_rate=1", "preference.margin_key=m",
-                          "algorithm.kl.init_kl_coef=0.5", "train.train_batch_size=1", "eval.data=/d",
-                          "services.critic_trainer.ranks=2", "services.rollout.threads=1"}) {
-    refused({set, "preference.data=/d"}, Program::kDpo, std::string(set).substr(0, std::string(set).find('=')));
-  }
-  refused({"preference.data=/d"}, Program::kRewardModel, "actor.pretrain");
-  refused({"actor.micro_train_batch_size=2", "actor.micro_rollout_batch_size=4"}, Program::kSft,
-          "actor.micro_rollout_batch_size");
-  refused({"rollout.http.listen=127.0.0.1:0"}, Program::kSft, "rollout.http.listen");
-  refused({"data.prompt_max_len=7", "actor.max_len=9"}, Program::kSft, "data.prompt_max_len");
-}
-
-TEST(RunConfig, RefusesWhatIsSetForAnEvaluationThatDoesNotReadIt) {
-  for (const char* set :
-       {"rollout.temperature=0.5", "rollout.n_samples_per_prompt=2", "data.prompt_data=/d", "data.max_samples=1",
-        "sft.data=/d", "preference.beta=1", "actor.learning_rate=1", "actor.ema_decay=0.5", "critic.pretrain=/m",
-        "reference.pretrain=/m", "algorithm.gamma=1", "algorithm.kl.init_kl_coef=0.5", "eval.eval_steps=1",
-        "train.max_steps=1", "monitor.listen=127.0.0.1:0", "services.policy_trainer.ranks=2"}) {
-    const std::string field = std::string(set).substr(0, std::string(set).find('='));
-    ValueOrigins origins = OriginsOf({set});
-    const absl::Status status = CheckRead(origins, Program::kEvaluate);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << set;
-    EXPECT_EQ(status.message().find(field + " has no effect: "), 0) << status.message();
-    for (auto& [path, origin] : origins) origin = "/runs/first/run.textproto";
-    EXPECT_EQ(CheckRead(origins, Program::kEvaluate), absl::OkStatus()) << "a run's file says it of the run";
-  }
-  EXPECT_EQ(CheckRead(OriginsOf({"actor.pretrain=/m", "actor.max_len=9", "actor.dtype=fp32", "eval.data=/d",
-                                 "eval.temperature=1", "rollout.generate_max_len=9", "rollout.stop_token_ids=1",
-                                 "data.input_key=q", "data.source_key=s", "reward.source.0.rule=number",
-                                 "train.call_timeout_seconds=5", "services.rollout.ranks=2", "seed=5"}),
-                      Program::kEvaluate),
-            absl::OkStatus());
-}
-
-TEST(RunConfig, NamesAllThatAProgramDoesNotRead) {
-  EXPECT_EQ(CheckRead(OriginsOf({"sft.data=a,b", "algorithm.gamma=1", "rollout.top_p=1", "rollout.stop_token_ids=1,2"}),
-                      Program::kSft)
-                .message(),
-            "rollout.stop_token_ids has no effect: fine-tuning generates nothing (it is set by --set); nor have "
-            "algorithm.gamma, rollout.top_p");
-}
-
 TEST(RunConfig, ServicesAreKeptFromOtherUsersByTlsOrByThemselves) {
   const Strings tls = {"tls.ca_file=/c", "tls.cert_file=/c", "tls.key_file=/k"};
   Strings both = tls;
   both.push_back("services.allow_other_users=true");
   ExpectError(both, {"services.allow_other_users has no effect", "tls"});
-}
-
-TEST(RunConfig, AcceptsWhatAProgramReadsAndWhatItPrints) {
-  const auto checked = [](const Strings& overrides, Program program) {
-    RunConfig config = LoadRunConfig("", overrides, "").value();
-    std::string errors(CheckRead(OriginsOf(overrides), program).message());
-    ResolveFor(program, &config);
-    // As its run folder keeps it, too.
-    RunConfig printed = config;
-    ClearUnread(program, &printed);
-    absl::StrAppend(&errors, CheckRead(FlatFields(printed), program).message());
-    RunConfig again = LoadRunConfig(Written(PrintRunConfig(printed)), {}, "").value();
-    ResolveFor(program, &again);
-    EXPECT_EQ(again.DebugString(), config.DebugString());
-    return absl::StrCat(errors, CheckFor(config, program).message());
-  };
-  const Strings sft = {"actor.pretrain=m", "sft.data=d"};
-  EXPECT_EQ(checked(sft, Program::kSft), "");
-  for (const char* set :
-       {"data.prompt_max_len=7", "rollout.generate_max_len=9", "actor.max_len=9", "data.apply_chat_template=true",
-        "data.input_template=p{}", "data.checked_rows=5", "data.shuffle=false", "data.skip_malformed=true",
-        "data.filter_overlong_prompts=false", "sft.end_token=</s>", "sft.end_token=", "actor.lr_scheduler=constant",
-        "actor.max_tokens_per_micro_batch=4096", "actor.micro_train_batch_size=2", "train.call_timeout_seconds=5",
-        "services.policy_trainer.ranks=2", "seed=5"}) {
-    EXPECT_EQ(checked({sft[0], sft[1], set}, Program::kSft), "") << set;
-  }
-  for (const char* set :
-       {"preference.beta=0.5", "preference.loss=ipo", "preference.label_smoothing=0.1", "preference.eval_data=e",
-        "preference.learning_rate=1e-5", "reference.zero_stage=0", "actor.micro_train_batch_size=2",
-        "services.scorer.ranks=2", "data.apply_chat_template=true", "data.prompt_max_len=7", "actor.max_len=9"}) {
-    EXPECT_EQ(checked({"actor.pretrain=m", "preference.data=d", set}, Program::kDpo), "") << set;
-  }
-  for (const char* set : {"preference.margin_key=m", "preference.max_steps=3", "preference.end_token=</s>",
-                          "data.prompt_max_len=7", "critic.max_len=9", "critic.lr_scheduler=constant"}) {
-    EXPECT_EQ(checked({"critic.pretrain=m", "preference.data=d", set}, Program::kRewardModel), "") << set;
-  }
-  EXPECT_EQ(checked({"actor.pretrain=m", "critic.pretrain=m", "reward.source.0.rule=number", "data.prompt_data=d",
-                     "algorithm.kl.init_kl_coef=0", "rollout.http.listen=127.0.0.1:0"},
-                    Program::kPpo),
-            "");
-  EXPECT_EQ(checked({"sft.data=d", "actor.pretrain=m"}, Program::kPolicyTrainer), "") << "one file for all services";
-}
-
-TEST(RunConfig, DescribesEveryOption) {
-  const std::string_view text = DescribeRunConfig();
-  for (const char* word : {"rollout_batch_size", "default: \"128\"", "message TlsConfig", "gamma"}) {
-    EXPECT_NE(text.find(word), std::string_view::npos) << word;
-  }
 }
 
 }  // namespace

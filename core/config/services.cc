@@ -62,6 +62,8 @@ std::map<std::string, std::string> ServiceFields(const RunConfig& config, std::s
     part.mutable_actor()->set_pretrain(config.actor().pretrain());
     part.mutable_actor()->set_max_len(config.actor().max_len());
   }
+  // What calls say.
+  for (const char* field : {"actor.learning_rate", "critic.learning_rate"}) ClearPath(field, &part);
   return FlatFields(part);
 }
 

@@ -36,7 +36,7 @@ std::set<std::string> Affected(const std::string& change) {
 
 TEST(ServiceFields, AreThoseThatTheServiceUses) {
   EXPECT_THAT(Affected("run_dir=/other"), UnorderedElementsAre("policy_trainer", "critic_trainer"));
-  EXPECT_THAT(Affected("actor.learning_rate=1"), UnorderedElementsAre("policy_trainer"));
+  EXPECT_THAT(Affected("actor.max_norm=2"), UnorderedElementsAre("policy_trainer"));
   EXPECT_THAT(Affected("actor.pretrain=/other"),
               UnorderedElementsAre("rollout", "policy_trainer", "critic_trainer", "scorer"));
   EXPECT_THAT(Affected("rollout.pretrain=/other"), UnorderedElementsAre("rollout"));
@@ -49,11 +49,11 @@ TEST(ServiceFields, AreThoseThatTheServiceUses) {
 }
 
 TEST(ServiceFields, AreNoneOfWhatIsTheOrchestratorsOrNobodysBusiness) {
-  for (const char* change :
-       {"train.max_steps=7", "train.save_steps=7", "train.call_timeout_seconds=7", "data.prompt_data=/other",
-        "data.apply_chat_template=true", "rollout.rollout_batch_size=7", "rollout.temperature=0.7",
-        "rollout.http.listen=127.0.0.1:0", "algorithm.gamma=0.7", "algorithm.kl.init_kl_coef=0.7", "sft.batch_size=7",
-        "eval.data=/other", "services.rollout.ranks=7", "services.scorer.listen=127.0.0.1:7"}) {
+  for (const char* change : {"train.max_steps=7", "train.save_steps=7", "train.call_timeout_seconds=7",
+                             "data.prompt_data=/other", "data.apply_chat_template=true", "rollout.rollout_batch_size=7",
+                             "rollout.temperature=0.7", "rollout.http.listen=127.0.0.1:0", "algorithm.gamma=0.7",
+                             "algorithm.kl.init_kl_coef=0.7", "actor.learning_rate=1", "eval.data=/other",
+                             "services.rollout.ranks=7", "services.scorer.listen=127.0.0.1:7"}) {
     EXPECT_THAT(Affected(change), IsEmpty()) << change;
   }
 }

@@ -523,8 +523,9 @@ TEST(Aggregation, SkipsSequencesThatAreEmptyOrExcluded) {
   EXPECT_THAT(LossWeights(none, LossAggregation::kTokenMean), ElementsAre(0));
 }
 
-TrainerConfig Schedule(const std::string& scheduler, double min_ratio) {
+TrainerConfig Schedule(double peak, const std::string& scheduler, double min_ratio) {
   TrainerConfig trainer;
+  trainer.set_learning_rate(peak);
   trainer.set_lr_scheduler(scheduler);
   trainer.set_min_lr_ratio(min_ratio);
   return trainer;
@@ -535,9 +536,9 @@ TEST(LearningRate, FollowsTransformersSchedules) {
   for (const json& golden : Golden()["learning_rates"]) {
     SCOPED_TRACE(golden["name"].dump());
     const std::string scheduler = golden["scheduler"];
-    TrainerConfig trainer = Schedule(scheduler, golden["min_ratio"]);
+    TrainerConfig trainer = Schedule(golden["peak"], scheduler, golden["min_ratio"]);
     trainer.set_lr_warmup_steps(golden["warmup_steps"]);
-    const auto schedule = LearningRateSchedule::Create(golden["peak"], trainer, golden["total_steps"]);
+    const auto schedule = LearningRateSchedule::Create(trainer, golden["total_steps"]);
     ASSERT_TRUE(schedule.ok()) << schedule.status();
     std::vector<double> rates;
     for (int64_t step = 1; step <= golden["total_steps"]; ++step) rates.push_back(schedule->At(step));
@@ -547,9 +548,9 @@ TEST(LearningRate, FollowsTransformersSchedules) {
 }
 
 TEST(LearningRate, WarmsUpForAShareOfTheStepsRoundedUp) {
-  TrainerConfig trainer = Schedule("constant", 0.1);
+  TrainerConfig trainer = Schedule(2, "constant", 0.1);
   trainer.set_lr_warmup_ratio(0.35);
-  const auto schedule = LearningRateSchedule::Create(2.0, trainer, 10);
+  const auto schedule = LearningRateSchedule::Create(trainer, 10);
   ASSERT_TRUE(schedule.ok());
   EXPECT_DOUBLE_EQ(schedule->At(1), 0.5);
   EXPECT_DOUBLE_EQ(schedule->At(4), 2.0);
@@ -557,16 +558,16 @@ TEST(LearningRate, WarmsUpForAShareOfTheStepsRoundedUp) {
 }
 
 TEST(LearningRate, FallsAlongALineToItsFloor) {
-  const auto schedule = LearningRateSchedule::Create(1.0, Schedule("linear", 0.2), 4);
+  const auto schedule = LearningRateSchedule::Create(Schedule(1, "linear", 0.2), 4);
   ASSERT_TRUE(schedule.ok());
   EXPECT_DOUBLE_EQ(schedule->At(2), 0.6);
   EXPECT_DOUBLE_EQ(schedule->At(9), 0.2);
 }
 
 TEST(LearningRate, RefusesWhatItDoesNotKnow) {
-  EXPECT_THAT(MessageOf(LearningRateSchedule::Create(1, Schedule("step", 0), 1).status()),
+  EXPECT_THAT(MessageOf(LearningRateSchedule::Create(Schedule(1, "step", 0), 1).status()),
               HasSubstr("\"step\" is not known; allowed: constant, linear, cosine"));
-  EXPECT_FALSE(LearningRateSchedule::Create(1, Schedule("cosine", 0), 0).ok());
+  EXPECT_FALSE(LearningRateSchedule::Create(Schedule(1, "cosine", 0), 0).ok());
 }
 
 }  // namespace

@@ -9,8 +9,7 @@
 #include "core/rl/options/option_name.h"
 
 namespace quartet {
-absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(double peak, const TrainerConfig& trainer,
-                                                                  int64_t total_steps) {
+absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(const TrainerConfig& trainer, int64_t total_steps) {
   LearningRateSchedule schedule;
   QUARTET_ASSIGN_OR_RETURN(
       schedule.shape_,
@@ -20,7 +19,7 @@ absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(double peak, c
     return absl::InvalidArgumentError(
         absl::StrCat("a schedule of ", total_steps, " optimizer steps; at least 1 is needed"));
   }
-  schedule.peak_ = peak;
+  schedule.peak_ = trainer.learning_rate();
   schedule.warmup_steps_ =
       trainer.has_lr_warmup_steps()
           ? trainer.lr_warmup_steps()

@@ -11,10 +11,10 @@ namespace quartet {
 // Linear warm-up, then constant, or falling to a floor along a line or a cosine. Immutable.
 class LearningRateSchedule {
  public:
-  // Warm-up, shape and floor are those of `trainer`; `peak` at least 0, `total_steps` the optimizer steps of the whole
-  // run. More steps of warm-up than that: the peak is not reached. INVALID_ARGUMENT for an unknown lr_scheduler, and
-  // where there are no steps; ranges are the configuration's checks'.
-  static absl::StatusOr<LearningRateSchedule> Create(double peak, const TrainerConfig& trainer, int64_t total_steps);
+  // Peak, warm-up, shape and floor are those of `trainer`; `total_steps` the optimizer steps of the whole run. More
+  // steps of warm-up than that: the peak is not reached. INVALID_ARGUMENT for an unknown lr_scheduler, and where there
+  // are no steps; ranges are the configuration's checks'.
+  static absl::StatusOr<LearningRateSchedule> Create(const TrainerConfig& trainer, int64_t total_steps);
 
   // Of the `step`-th optimizer step, counted from 1: the first one is not wasted at 0, and the last one of a line or
   // cosine is at the floor. Beyond total_steps the last value stays.

@@ -26,13 +26,11 @@ constexpr std::string_view kFixed[] = {
     "rollout.n_samples_per_prompt",
     "data.",
     "sft.data",
-    "sft.batch_size",
     "sft.input_key",
     "sft.output_key",
     "sft.multiturn",
     "sft.end_token",
     "preference.data",
-    "preference.batch_size",
     "preference.input_key",
     "preference.chosen_key",
     "preference.rejected_key",
@@ -40,6 +38,8 @@ constexpr std::string_view kFixed[] = {
     "preference.end_token",
     "preference.loss",
 };
+// Which rows come next: where rows are learned from. Of PPO it only says how a batch of answers is cut.
+constexpr std::string_view kBatch = "train.train_batch_size";
 // Of data, what decides neither which prompts there are nor what they read; or, of rows that are left out, does, which
 // the hash of a checkpoint's prompts then tells.
 constexpr std::string_view kFree[] = {"data.source_key", "data.checked_rows", "data.skip_malformed"};
@@ -73,9 +73,11 @@ absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, c
     return found == fields.end() ? nothing : found->second;
   };
   std::vector<std::string> changes, refused;
+  const bool learns_from_rows = now.has_sft() || now.has_preference();
   const auto add = [&](const std::string& path, const std::string& change, bool may_change = false) {
     changes.push_back(absl::StrCat(path, ": ", change));
-    if (DecidesWhatIsLearned(path) && !may_change) refused.push_back(changes.back());
+    const bool decides = DecidesWhatIsLearned(path) || (path == kBatch && learns_from_rows);
+    if (decides && !may_change) refused.push_back(changes.back());
   };
   for (const std::string& path : paths) {
     const std::string was = value_in(old, path), is = value_in(present, path);

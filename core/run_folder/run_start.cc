@@ -63,7 +63,7 @@ absl::StatusOr<RunConfig> ReadConfigOf(const std::string& run_dir) {
     return absl::DataLossError(
         absl::StrCat(path, ": is cut short: its last line, \"", absl::StripSuffix(kConfigEnd, "\n"), "\", is missing"));
   }
-  return LoadRunConfig(path, {}, "");
+  return LoadRunConfig(path, {}, "", Program::kViewer);
 }
 
 // What a run without a checkpoint does, and what becomes of its steps.
@@ -154,7 +154,7 @@ absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_ent
 
 std::optional<RunConfig> ConfigBefore(const RunConfig& config) {
   if (!Continues(config)) return std::nullopt;
-  absl::StatusOr<RunConfig> before = LoadRunConfig(config.run_dir() + "/run.textproto", {}, "");
+  absl::StatusOr<RunConfig> before = LoadRunConfig(config.run_dir() + "/run.textproto", {}, "", Program::kViewer);
   return before.ok() ? std::optional(*std::move(before)) : std::nullopt;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/config/address.h"
+#include "core/config/help.h"
 #include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
 
@@ -83,14 +84,14 @@ CommandLine ServiceCommandLine(const std::string& service, const std::string& su
               "  grpcurl -plaintext 127.0.0.1:50051 grpc.health.v1.Health/Check\n"
               "\n"
               "The configuration, with every field and its default:\n\n",
-              std::string(DescribeRunConfig())),
+              DescribeRunConfig(Program::kViewer)),
           .check = [flags] { return flags->listen.empty() ? absl::OkStatus() : ParseHostPort(flags->listen).status(); },
           .column = 25};
 }
 
 absl::StatusOr<RunConfig> LoadServiceConfig(const ServiceFlags& flags, const std::string& service) {
   QUARTET_ASSIGN_OR_RETURN(const Program program, ServiceProgram(service));
-  ConfigSources sources = {flags.preset, flags.config, flags.overrides};
+  ConfigSources sources = {flags.preset, flags.config, flags.overrides, program};
   // Before anything is checked: what has no effect with one rank may have one with several.
   if (flags.ranks.has_value()) sources.overrides.push_back(absl::StrCat("services.", service, ".ranks=", *flags.ranks));
   QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(sources, ""));

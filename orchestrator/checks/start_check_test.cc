@@ -44,7 +44,7 @@ TEST(StartCheck, SaysWithoutServicesWhichRowsARunCannotGoOnWith) {
   resume.rollout_batch_size = 4;
   resume.prompts_hash = 7;
   resume.policy = SavedTrainer{};
-  RunRows rows = {.batch_field = "sft.batch_size", .batch_size = 4, .hash = 7, .files = "rows.jsonl"};
+  RunRows rows = {.batch_field = "train.train_batch_size", .batch_size = 4, .hash = 7, .files = "rows.jsonl"};
   const auto error = [&](const std::string& model) {
     const absl::Status status = CheckRowsGoOn(config, rows, model, resume, "run/checkpoints");
     EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
@@ -53,7 +53,7 @@ TEST(StartCheck, SaysWithoutServicesWhichRowsARunCannotGoOnWith) {
   EXPECT_EQ(error("actor"), "");
   EXPECT_EQ(error("critic"), "the run cannot go on after run/checkpoints/step_5: it has no state of the critic");
   rows.batch_size = 3;
-  EXPECT_THAT(error("actor"), HasSubstr("it was made with sft.batch_size 4, not 3"));
+  EXPECT_THAT(error("actor"), HasSubstr("it was made with train.train_batch_size 4, not 3"));
   rows.batch_size = 4;
   rows.hash = 8;
   EXPECT_THAT(error("actor"), HasSubstr("it was made with other rows than those of rows.jsonl"));

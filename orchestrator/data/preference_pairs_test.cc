@@ -24,7 +24,8 @@ class PreferencePairsTest : public ::testing::Test {
     config_.mutable_actor()->set_pretrain("/models/m");
     config_.mutable_actor()->set_max_len(40);
     config_.mutable_data()->set_shuffle(false);
-    EXPECT_TRUE(ResolveRunConfig(&config_, "").ok());
+    config_.mutable_preference();
+    EXPECT_TRUE(ResolveRunConfig(&config_, "", Program::kDpo).ok());
   }
   absl::StatusOr<std::vector<PreferencePair>> Load(const std::string& lines, bool held_out = false) {
     PreferenceConfig* p = config_.mutable_preference();

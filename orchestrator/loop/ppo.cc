@@ -284,7 +284,7 @@ absl::Status PpoLoop::Step(int64_t step) {
   QUARTET_RETURN_IF_ERROR(run_.folder.WriteSamples(PickSamples(step, batch)));
   const bool last = IsLast(step);
   const auto is_due = [&](int64_t every) { return last || (every > 0 && (step + 1) % every == 0); };
-  const bool evaluate = !run_.evaluation_sets.empty() && is_due(config_.eval().eval_steps());
+  const bool evaluate = !run_.evaluation_sets.empty() && is_due(config_.train().eval_steps());
   absl::Status ending = run_.ending();
   std::optional<SavedStates> saved;
   if (is_due(config_.train().save_steps()) || !ending.ok()) {

@@ -43,7 +43,7 @@ class PpoAlgorithmsTest : public PpoTest {
     EXPECT_TRUE(status.ok()) << status;
     RunConfig written;  // what the fake services listen at is not, where nothing calls them
     for (const std::string& override : overrides) ApplyOverrides({override}, &written).IgnoreError();
-    status = ResolveRunConfig(&config, "", written);
+    status = ResolveRunConfig(&config, "", Program::kPpo, written);
     EXPECT_TRUE(status.ok()) << status;
     return config;
   }

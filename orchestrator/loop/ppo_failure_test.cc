@@ -249,7 +249,7 @@ TEST_F(PpoFailureTest, RefusesServicesOfAnotherConfigurationWithEveryDifference)
     auto& fields = *info->mutable_configuration();
     if (info->service() == "policy_trainer") {
       fields["run_dir"] = absl::StrCat("\"", scratch_.path(), "/first\"");
-      fields["actor.learning_rate"] = "0.001";
+      fields["actor.max_norm"] = "0.5";
     }
     if (info->service() == "critic_trainer") fields.erase("critic.dtype");
     if (info->service() == "scorer") fields["reward.source.0.rule"] = "\"number\"";
@@ -262,7 +262,7 @@ TEST_F(PpoFailureTest, RefusesServicesOfAnotherConfigurationWithEveryDifference)
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   const std::string differences = absl::StrCat(
       "policy_trainer at ", services_.address("policy_trainer"),
-      ": actor.learning_rate is 0.001 there and 1e-06 here, run_dir is \"", scratch_.path(), "/first\" there and \"",
+      ": actor.max_norm is 0.5 there and 1 here, run_dir is \"", scratch_.path(), "/first\" there and \"",
       scratch_.path(), "/run\" here; critic_trainer at ", services_.address("critic_trainer"),
       ": critic.dtype is not set there and \"bf16\" here; scorer at ", services_.address("scorer"),
       ": reward.source.0.rule is \"number\" there and \"exact_match\" here. End them and start them again");

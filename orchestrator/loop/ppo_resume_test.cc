@@ -157,7 +157,7 @@ TEST_F(PpoResumeTest, LeavesTheEvaluationThatWasDueToTheRunThatGoesOn) {
   RunConfig config = MakeSavingConfig(4);
   config.mutable_train()->set_save_steps(100);
   config.mutable_eval()->add_data(config.data().prompt_data(0));
-  config.mutable_eval()->set_eval_steps(2);
+  config.mutable_train()->set_eval_steps(2);
   int answers = 0;
   ending_ = [&] { return answers++ < 3 ? absl::OkStatus() : absl::CancelledError("stopped by SIGTERM"); };
   EXPECT_EQ(Run(config).status().code(), absl::StatusCode::kCancelled);
@@ -179,7 +179,7 @@ TEST_F(PpoResumeTest, GivesUpAnEvaluationThatIsUnderWayForItsCheckpoint) {
   RunConfig config = MakeSavingConfig(4);
   config.mutable_train()->set_save_steps(100);
   config.mutable_eval()->add_data(config.data().prompt_data(0));
-  config.mutable_eval()->set_eval_steps(2);
+  config.mutable_train()->set_eval_steps(2);
   const absl::Status stopped = absl::CancelledError("stopped by SIGTERM");
   told_ = &cancellation_;
   ending_ = [this] { return cancellation_.ending(); };

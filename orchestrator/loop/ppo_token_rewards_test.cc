@@ -48,7 +48,7 @@ class PpoTokenRewardsTest : public PpoTest {
     EXPECT_TRUE(status.ok()) << status;
     RunConfig written;
     for (const std::string& override : overrides) ApplyOverrides({override}, &written).IgnoreError();
-    status = ResolveRunConfig(&config, "", written);
+    status = ResolveRunConfig(&config, "", Program::kPpo, written);
     EXPECT_TRUE(status.ok()) << status;
     return config;
   }

@@ -117,9 +117,9 @@ absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& servi
   const auto make = [&](const TrainerConfig& section, int64_t epochs, int64_t steps_an_epoch, int64_t warmup_steps,
                         const ServiceInfo& info) -> absl::StatusOr<Trainer> {
     const int64_t a_step = epochs * steps_an_epoch;
-    QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule,
-                             LearningRateSchedule::Create(section.learning_rate(), section,
-                                                          std::max<int64_t>(1, steps - warmup_steps) * a_step));
+    QUARTET_ASSIGN_OR_RETURN(
+        const LearningRateSchedule schedule,
+        LearningRateSchedule::Create(section, std::max<int64_t>(1, steps - warmup_steps) * a_step));
     return Trainer{.schedule = schedule,
                    .epochs = epochs,
                    .steps_an_epoch = steps_an_epoch,

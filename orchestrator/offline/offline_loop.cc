@@ -47,12 +47,11 @@ class OfflineLoop {
         plan_(method.plan()),
         trainer_(TrainerOf(run.config, plan_.model)),
         rows_(method.rows().rows()),
-        steps_(OfflineSteps(rows_, plan_.batch_size, plan_.max_steps, plan_.max_epochs)),
+        steps_(OfflineSteps(rows_, run.config.train())),
         first_step_(run.resume.has_value() ? run.resume->step : 0) {}
 
   absl::StatusOr<OfflineSummary> Run() {
-    QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule,
-                             LearningRateSchedule::Create(plan_.learning_rate, trainer_, steps_));
+    QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule, LearningRateSchedule::Create(trainer_, steps_));
     QUARTET_RETURN_IF_ERROR(Meet());
     // The services have accepted the run: now the folder may change.
     QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(
@@ -72,7 +71,8 @@ class OfflineLoop {
     for (int64_t step = first_step_; step < steps_; ++step) {
       const auto is_due = [&](int64_t every) { return step + 1 == steps_ || (every > 0 && (step + 1) % every == 0); };
       trace.BeginStep(step);
-      QUARTET_RETURN_IF_ERROR(TakeStep(step, schedule.At(step + 1), is_due(plan_.eval_steps), &summary));
+      QUARTET_RETURN_IF_ERROR(
+          TakeStep(step, schedule.At(step + 1), is_due(run_.config.train().eval_steps()), &summary));
       trace.EndStep(step);
       const absl::Status ending = run_.ending();
       if (!is_due(run_.config.train().save_steps()) && ending.ok()) continue;
@@ -106,8 +106,8 @@ class OfflineLoop {
   absl::Status CheckResume(const ServiceInfo& trainer) const {
     const auto& files = plan_.section == "sft" ? run_.config.sft().data() : run_.config.preference().data();
     QUARTET_RETURN_IF_ERROR(CheckRowsGoOn(run_.config,
-                                          {.batch_field = plan_.section + ".batch_size",
-                                           .batch_size = plan_.batch_size,
+                                          {.batch_field = "train.train_batch_size",
+                                           .batch_size = run_.config.train().train_batch_size(),
                                            .hash = method_.rows_hash(),
                                            .files = absl::StrJoin(files, ", ")},
                                           plan_.model, *run_.resume, run_.folder.checkpoints_path()));
@@ -117,13 +117,13 @@ class OfflineLoop {
 
   absl::Status TakeStep(int64_t step, double learning_rate, bool judge, OfflineSummary* summary) {
     const Deadline::Clock::time_point began = Deadline::Clock::now();
-    const int64_t begin = step * plan_.batch_size;
-    const int64_t end =
-        plan_.max_steps > 0 ? begin + plan_.batch_size : std::min(begin + plan_.batch_size, rows_ * plan_.max_epochs);
+    const TrainConfig& train = run_.config.train();
+    const int64_t begin = step * train.train_batch_size(), whole = begin + train.train_batch_size();
+    const int64_t end = train.max_steps() > 0 ? whole : std::min(whole, rows_ * train.num_episodes());
     QUARTET_ASSIGN_OR_RETURN(const OfflineStep done, method_.Step(step, learning_rate, begin, end - begin));
     if (done.skipped || !std::isfinite(done.loss)) {
       return absl::FailedPreconditionError(
-          absl::StrCat("step ", step + 1, ": the gradient is not finite; lower ", plan_.section, ".learning_rate"));
+          absl::StrCat("step ", step + 1, ": the gradient is not finite; lower ", plan_.model, ".learning_rate"));
     }
     ++optimizer_steps_;
     const double seconds = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
@@ -218,7 +218,7 @@ class OfflineLoop {
     CheckpointRecord record;
     record.step = steps;
     record.seed = run_.config.seed();
-    record.rollout_batch_size = plan_.batch_size;
+    record.rollout_batch_size = run_.config.train().train_batch_size();
     record.prompts_hash = method_.rows_hash();
     if (save_optimizer) {
       (plan_.model == "critic" ? record.critic : record.policy) = SavedTrainer{saved->state_hash(), optimizer_steps_};
@@ -241,8 +241,9 @@ class OfflineLoop {
 
 }  // namespace
 
-int64_t OfflineSteps(int64_t rows, int64_t batch_size, int64_t max_steps, int64_t max_epochs) {
-  return max_steps > 0 ? max_steps : (rows * max_epochs + batch_size - 1) / batch_size;
+int64_t OfflineSteps(int64_t rows, const TrainConfig& train) {
+  const int64_t batch = train.train_batch_size();
+  return train.max_steps() > 0 ? train.max_steps() : (rows * train.num_episodes() + batch - 1) / batch;
 }
 
 absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run, OfflineMethod& method) {

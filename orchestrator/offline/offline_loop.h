@@ -51,14 +51,9 @@ OfflineStep StepOf(const Reply& reply) {
 struct OfflinePlan {
   std::string name;     // of its metrics: "sft"
   std::string title;    // on the console: "fine-tuning"
-  std::string section;  // of its options: "sft", "preference"
+  std::string section;  // of its rows: "sft", "preference"
   std::string model;    // the section of what is trained: "actor", "critic"
   std::string saved;    // the model's folder in a checkpoint: "policy", "critic"
-  int64_t batch_size = 0;
-  int64_t max_steps = 0;  // 0: max_epochs
-  int64_t max_epochs = 0;
-  double learning_rate = 0;  // the schedule's peak; what else there is of it the model's section says
-  int64_t eval_steps = 0;    // 0: before the first step and after the last alone
 };
 
 // What one method has of its own. Steps are counted from 0.
@@ -105,8 +100,8 @@ struct OfflineSummary {
   std::optional<PairStats> before, after;  // held-out pairs, where there are any; `before` not in a run that goes on
 };
 
-// Its optimizer steps over so many rows: `max_steps`, or, where that is 0, those of all epochs.
-int64_t OfflineSteps(int64_t rows, int64_t batch_size, int64_t max_steps, int64_t max_epochs);
+// Its optimizer steps over so many rows: max_steps, or, where that is 0, those of all epochs.
+int64_t OfflineSteps(int64_t rows, const TrainConfig& train);
 
 // All optimizer steps that are left (of a run that goes on some are, CheckStepsLeft), with a checkpoint after every
 // train.save_steps and the last, or after the step in which the run is asked to end: then it returns the reason, and a

@@ -56,19 +56,9 @@ absl::StatusOr<std::optional<PairStats>> JudgePairs(PreferencePairs* held_out, c
   return stats;
 }
 
-OfflinePlan PreferencePlan(const RunConfig& config, const std::string& name, const std::string& title,
-                           const std::string& model, const std::string& saved) {
-  const PreferenceConfig& p = config.preference();
-  return {.name = name,
-          .title = title,
-          .section = "preference",
-          .model = model,
-          .saved = saved,
-          .batch_size = p.batch_size(),
-          .max_steps = p.max_steps(),
-          .max_epochs = p.max_epochs(),
-          .learning_rate = p.learning_rate(),
-          .eval_steps = p.eval_steps()};
+OfflinePlan PreferencePlan(const std::string& name, const std::string& title, const std::string& model,
+                           const std::string& saved) {
+  return {.name = name, .title = title, .section = "preference", .model = model, .saved = saved};
 }
 
 }  // namespace quartet

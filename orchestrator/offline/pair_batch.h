@@ -27,7 +27,7 @@ absl::StatusOr<std::optional<PairStats>> JudgePairs(PreferencePairs* held_out, c
 
 // The plan of a method that learns from config.preference(): its name and title, and the sections and folder of what it
 // trains.
-OfflinePlan PreferencePlan(const RunConfig& config, const std::string& name, const std::string& title,
-                           const std::string& model, const std::string& saved);
+OfflinePlan PreferencePlan(const std::string& name, const std::string& title, const std::string& model,
+                           const std::string& saved);
 
 }  // namespace quartet

@@ -39,13 +39,14 @@ class PreferenceTest : public ::testing::Test {
     p->add_eval_data(scratch_.Write("held_out.jsonl",
                                     "{\"prompt\": \"p\", \"chosen\": \"qz\", \"rejected\": \"qa\", \"gap\": 0}\n"
                                     "{\"prompt\": \"p\", \"chosen\": \"qa\", \"rejected\": \"ra\", \"gap\": 0}\n"));
-    p->set_batch_size(2);
+    config_.mutable_train()->set_train_batch_size(2);
+    config_.mutable_train()->set_max_steps(0);
   }
 
   // Calls `run(pairs, held_out, folder, view)`.
   template <typename Run>
   absl::StatusOr<OfflineSummary> WithPairs(Program program, const std::string& model, const Run& run) {
-    ResolveFor(program, &config_);
+    if (const absl::Status resolved = ResolveRunConfig(&config_, "", program); !resolved.ok()) return resolved;
     services_.SetConfiguration(config_);
     const auto pairs = OpenPreferencePairs(config_, false, model, tokenizer_, {ByteTokenizer::kEnd});
     if (!pairs.ok()) return pairs.status();
@@ -93,7 +94,7 @@ class PreferenceTest : public ::testing::Test {
 };
 
 TEST_F(PreferenceTest, DpoSendsPairsWithTheirReferenceAndSavesThePolicy) {
-  config_.mutable_preference()->set_max_epochs(2);
+  config_.mutable_train()->set_num_episodes(2);
   config_.mutable_preference()->set_label_smoothing(0.1f);
   services_.spoil_policy_update = [](PolicyUpdateReply* reply) {
     reply->mutable_pairs()->set_accuracy(0.75);
@@ -158,7 +159,7 @@ TEST_F(PreferenceTest, DpoTellsTheRewardsOfHeldOutPairs) {
 
 TEST_F(PreferenceTest, ARewardModelIsTaughtPairsWithTheirMarginsAndJudgedByItsRewards) {
   config_.mutable_preference()->set_margin_key("gap");
-  config_.mutable_preference()->set_eval_steps(1);
+  config_.mutable_train()->set_eval_steps(1);
   const auto summary = RunRewardModelHere();
   ASSERT_TRUE(summary.ok()) << summary.status();
   EXPECT_EQ(summary->steps, 2);
@@ -188,6 +189,7 @@ TEST_F(PreferenceTest, JudgeHeldOutPairsInCallsThatDoNotGrowWithTheirNumber) {
     absl::StrAppend(&rows, "{\"prompt\": \"p\", \"chosen\": \"", i < 280 ? "b" : "a", "\", \"rejected\": \"aa\"}\n");
   }
   config_.mutable_preference()->set_eval_data(0, scratch_.Write("many.jsonl", rows));
+  ASSERT_TRUE(ResolveRunConfig(&config_, "", Program::kRewardModel).ok());
   const auto held_out = OpenPreferencePairs(config_, true, "critic", tokenizer_, {ByteTokenizer::kEnd});
   ASSERT_TRUE(held_out.ok()) << held_out.status();
   std::vector<size_t> calls;

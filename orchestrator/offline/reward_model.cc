@@ -14,9 +14,7 @@ class RewardModel final : public OfflineMethod {
               CriticTrainerClient& critic_trainer)
       : config_(config), pairs_(pairs), held_out_(held_out), critic_trainer_(critic_trainer) {}
 
-  OfflinePlan plan() const override {
-    return PreferencePlan(config_, "reward_model", "reward model", "critic", "critic");
-  }
+  OfflinePlan plan() const override { return PreferencePlan("reward_model", "reward model", "critic", "critic"); }
   const Dataset& rows() const override { return pairs_.rows(); }
   uint64_t rows_hash() const override { return pairs_.hash(); }
   TrainerClient& trainer() override { return critic_trainer_; }

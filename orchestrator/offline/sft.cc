@@ -13,19 +13,11 @@ namespace {
 
 class Sft final : public OfflineMethod {
  public:
-  Sft(const SftConfig& options, SftExamples& examples, PolicyTrainerClient& policy_trainer)
-      : options_(options), examples_(examples), policy_trainer_(policy_trainer) {}
+  Sft(SftExamples& examples, PolicyTrainerClient& policy_trainer)
+      : examples_(examples), policy_trainer_(policy_trainer) {}
 
   OfflinePlan plan() const override {
-    return {.name = "sft",
-            .title = "fine-tuning",
-            .section = "sft",
-            .model = "actor",
-            .saved = "policy",
-            .batch_size = options_.batch_size(),
-            .max_steps = options_.max_steps(),
-            .max_epochs = options_.max_epochs(),
-            .learning_rate = options_.learning_rate()};
+    return {.name = "sft", .title = "fine-tuning", .section = "sft", .model = "actor", .saved = "policy"};
   }
   const Dataset& rows() const override { return examples_.rows(); }
   uint64_t rows_hash() const override { return examples_.hash(); }
@@ -55,7 +47,6 @@ class Sft final : public OfflineMethod {
   }
 
  private:
-  const SftConfig& options_;
   SftExamples& examples_;
   PolicyTrainerClient& policy_trainer_;
 };
@@ -64,7 +55,7 @@ class Sft final : public OfflineMethod {
 
 absl::StatusOr<OfflineSummary> RunSft(const OfflineRun& run, SftExamples& examples,
                                       PolicyTrainerClient& policy_trainer) {
-  Sft sft(run.config.sft(), examples, policy_trainer);
+  Sft sft(examples, policy_trainer);
   return RunOffline(run, sft);
 }
 

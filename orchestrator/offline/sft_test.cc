@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_split.h"
 #include "core/base/testing/scratch_folder.h"
+#include "core/config/run_config.h"
 #include "core/rl/testing/token_arrays.h"
 #include "orchestrator/data/sft_examples.h"
 #include "orchestrator/testing/byte_tokenizer.h"
@@ -34,7 +35,9 @@ class SftTest : public ::testing::Test {
         scratch_.Write("sft.jsonl",
                        "{\"prompt\": \"ab\", \"response\": \"x\"}\n{\"prompt\": \"abc\", \"response\": "
                        "\"xyz\"}\n{\"prompt\": \"a\", \"response\": \"xy\"}\n"));
-    config_.mutable_sft()->set_batch_size(2);
+    config_.mutable_train()->set_train_batch_size(2);
+    config_.mutable_train()->set_max_steps(0);
+    EXPECT_TRUE(ResolveRunConfig(&config_, "", Program::kSft).ok());
   }
   absl::StatusOr<OfflineSummary> Run(const std::optional<CheckpointRecord>& resume = std::nullopt,
                                      const std::function<absl::Status()>& ending = absl::OkStatus) {
@@ -73,7 +76,7 @@ class SftTest : public ::testing::Test {
 };
 
 TEST_F(SftTest, TakesEachExampleOnceAnEpochAndSavesTheResult) {
-  config_.mutable_sft()->set_max_epochs(2);
+  config_.mutable_train()->set_num_episodes(2);
   const auto summary = Run();
   ASSERT_TRUE(summary.ok()) << summary.status();
   EXPECT_EQ(summary->steps, 3);
@@ -94,8 +97,8 @@ TEST_F(SftTest, TakesEachExampleOnceAnEpochAndSavesTheResult) {
 }
 
 TEST_F(SftTest, WarmsUpOverTheStepsThatTheActorSays) {
-  config_.mutable_sft()->set_max_steps(4);
-  config_.mutable_sft()->set_learning_rate(1e-3);
+  config_.mutable_train()->set_max_steps(4);
+  config_.mutable_actor()->set_learning_rate(1e-3);
   config_.mutable_actor()->set_lr_scheduler("constant");
   config_.mutable_actor()->clear_lr_warmup_ratio();
   config_.mutable_actor()->set_lr_warmup_steps(2);
@@ -106,7 +109,7 @@ TEST_F(SftTest, WarmsUpOverTheStepsThatTheActorSays) {
 }
 
 TEST_F(SftTest, SaysBesideTheStepsHowMuchTimeIsLeft) {
-  config_.mutable_sft()->set_max_steps(3);
+  config_.mutable_train()->set_max_steps(3);
   ASSERT_TRUE(Run().ok());
   const std::vector<std::string> lines = absl::StrSplit(shown_, '\n', absl::SkipEmpty());
   EXPECT_THAT(lines, ElementsAre("fine-tuning step 1/3: loss 0.2500",
@@ -116,7 +119,7 @@ TEST_F(SftTest, SaysBesideTheStepsHowMuchTimeIsLeft) {
 
 TEST_F(SftTest, SaysThatNothingWasLearnedInStepsWithoutAGradient) {
   services_.spoil_policy_update = [](PolicyUpdateReply* reply) { reply->set_grad_norm(0); };
-  config_.mutable_sft()->set_max_steps(7);
+  config_.mutable_train()->set_max_steps(7);
   ASSERT_TRUE(Run().ok());
   EXPECT_THAT(shown_, HasSubstr("warning: nothing was learned in the last 5 steps: the gradient was 0"));
   const std::vector<std::string> events = absl::StrSplit(scratch_.Read("run/events.jsonl"), '\n', absl::SkipEmpty());
@@ -127,14 +130,14 @@ TEST_F(SftTest, CountsStepsWithoutAGradientAcrossContinuations) {
   services_.spoil_policy_update = [](PolicyUpdateReply* reply) { reply->set_grad_norm(0); };
   config_.mutable_train()->set_save_steps(2);
   config_.mutable_train()->set_save_optimizer(true);
-  config_.mutable_sft()->set_max_steps(4);
+  config_.mutable_train()->set_max_steps(4);
   ASSERT_TRUE(Run().ok());
   EXPECT_FALSE(std::filesystem::exists(scratch_.path() + "/run/events.jsonl")) << "four are not enough";
   for (const int64_t done : {4, 6}) {
     const auto record = ReadCheckpointRecord(absl::StrCat(scratch_.path(), "/run/checkpoints/step_", done));
     ASSERT_TRUE(record.ok()) << record.status();
     services_.SetOptimizerSteps(done);
-    config_.mutable_sft()->set_max_steps(done + 2);
+    config_.mutable_train()->set_max_steps(done + 2);
     ASSERT_TRUE(Run(*record).ok());
     const std::vector<std::string> events = absl::StrSplit(scratch_.Read("run/events.jsonl"), '\n', absl::SkipEmpty());
     EXPECT_THAT(events, ElementsAre(AllOf(HasSubstr("\"step\":4"), HasSubstr("nothing was learned"))));
@@ -142,7 +145,7 @@ TEST_F(SftTest, CountsStepsWithoutAGradientAcrossContinuations) {
 }
 
 TEST_F(SftTest, GoesOnAfterACheckpointAsIfItHadNeverStopped) {
-  config_.mutable_sft()->set_max_steps(5);
+  config_.mutable_train()->set_max_steps(5);
   config_.mutable_train()->set_save_steps(2);
   config_.mutable_train()->set_save_optimizer(true);
   ASSERT_TRUE(Run().ok());
@@ -173,7 +176,7 @@ TEST_F(SftTest, GoesOnAfterACheckpointAsIfItHadNeverStopped) {
 }
 
 TEST_F(SftTest, SavesAndEndsAfterTheStepInWhichItIsAskedToEnd) {
-  config_.mutable_sft()->set_max_steps(5);
+  config_.mutable_train()->set_max_steps(5);
   config_.mutable_train()->set_save_optimizer(true);
   const absl::Status told = absl::CancelledError("stopped by SIGTERM");
   EXPECT_EQ(Run({}, [&] { return services_.policy_batches().size() == 2 ? told : absl::OkStatus(); }).status(), told);
@@ -183,7 +186,7 @@ TEST_F(SftTest, SavesAndEndsAfterTheStepInWhichItIsAskedToEnd) {
 }
 
 TEST_F(SftTest, IsDoneWhereItIsAskedToEndInItsLastStep) {
-  config_.mutable_sft()->set_max_steps(2);
+  config_.mutable_train()->set_max_steps(2);
   const absl::Status told = absl::CancelledError("stopped by SIGTERM");
   const auto summary = Run({}, [&] { return services_.policy_batches().size() == 2 ? told : absl::OkStatus(); });
   ASSERT_TRUE(summary.ok()) << summary.status();
@@ -191,7 +194,7 @@ TEST_F(SftTest, IsDoneWhereItIsAskedToEndInItsLastStep) {
 }
 
 TEST_F(SftTest, DoesNotGoOnWithOtherRowsOrATrainerThatDidNotLoadTheCheckpoint) {
-  config_.mutable_sft()->set_max_steps(4);
+  config_.mutable_train()->set_max_steps(4);
   config_.mutable_train()->set_save_steps(2);
   config_.mutable_train()->set_save_optimizer(true);
   ASSERT_TRUE(Run().ok());
@@ -200,9 +203,10 @@ TEST_F(SftTest, DoesNotGoOnWithOtherRowsOrATrainerThatDidNotLoadTheCheckpoint) {
   EXPECT_THAT(std::string(Run(*record).status().message()),
               AllOf(HasSubstr("policy_trainer has made 4 optimizer steps, the checkpoint 2"), HasSubstr("step_2")));
   services_.SetOptimizerSteps(2);
-  config_.mutable_sft()->set_batch_size(3);
-  EXPECT_THAT(std::string(Run(*record).status().message()), HasSubstr("it was made with sft.batch_size 2, not 3"));
-  config_.mutable_sft()->set_batch_size(2);
+  config_.mutable_train()->set_train_batch_size(3);
+  EXPECT_THAT(std::string(Run(*record).status().message()),
+              HasSubstr("it was made with train.train_batch_size 2, not 3"));
+  config_.mutable_train()->set_train_batch_size(2);
   scratch_.Write("sft.jsonl", "{\"prompt\": \"ab\", \"response\": \"y\"}\n");
   EXPECT_THAT(std::string(Run(*record).status().message()), HasSubstr("it was made with other rows than those of "));
 }

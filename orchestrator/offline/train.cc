@@ -85,21 +85,20 @@ absl::Status CheckGoesOn(Program program, RunSession& session, const Inputs& inp
   if (!session.resume().has_value()) return absl::OkStatus();
   const RunConfig& config = session.config();
   const CheckpointRecord& resume = *session.resume();
-  const auto check = [&](const std::string& section, const auto& options, const auto& learned) -> absl::Status {
-    QUARTET_RETURN_IF_ERROR(CheckStepsLeft(
-        resume.step,
-        OfflineSteps(learned.rows().rows(), options.batch_size(), options.max_steps(), options.max_epochs()),
-        absl::StrCat(section, options.max_steps() > 0 ? ".max_steps" : ".max_epochs")));
+  const TrainConfig& train = config.train();
+  const auto check = [&](const auto& files, const auto& learned) -> absl::Status {
+    QUARTET_RETURN_IF_ERROR(CheckStepsLeft(resume.step, OfflineSteps(learned.rows().rows(), train),
+                                           train.max_steps() > 0 ? "train.max_steps" : "train.num_episodes"));
     return CheckRowsGoOn(config,
-                         {.batch_field = section + ".batch_size",
-                          .batch_size = options.batch_size(),
+                         {.batch_field = "train.train_batch_size",
+                          .batch_size = train.train_batch_size(),
                           .hash = learned.hash(),
-                          .files = absl::StrJoin(options.data(), ", ")},
+                          .files = absl::StrJoin(files, ", ")},
                          program == Program::kRewardModel ? "critic" : "actor", resume,
                          session.folder().checkpoints_path());
   };
-  return program == Program::kSft ? check("sft", config.sft(), *inputs.examples)
-                                  : check("preference", config.preference(), *inputs.pairs);
+  return program == Program::kSft ? check(config.sft().data(), *inputs.examples)
+                                  : check(config.preference().data(), *inputs.pairs);
 }
 
 absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, const Inputs& inputs) {

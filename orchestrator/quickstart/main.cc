@@ -142,7 +142,7 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
 
   view.Print("2. Supervised fine-tuning on demonstrations, of which three in ten are right");
   RunConfig sft = SortingSftConfig(files, preparation + "/sft", options.seed);
-  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&sft, ""));
+  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&sft, "", Program::kSft));
   QUARTET_ASSIGN_OR_RETURN(const std::string fine_tuned,
                            TrainOnRows(Program::kSft, RunSession(sft, {.launch = true}, view, cancellation)));
   const Deadline::Clock::time_point fine_tuning_end = Deadline::Clock::now();

@@ -190,13 +190,12 @@ RunConfig SortingSftConfig(const SortingTaskFiles& files, const std::string& run
   RunConfig config;
   config.set_run_dir(run_dir);
   config.set_seed(seed);
-  config.mutable_data()->set_prompt_max_len(kPromptMaxLen);
-  config.mutable_rollout()->set_generate_max_len(kAnswerMaxLen);
   config.mutable_sft()->add_data(files.sft);
-  config.mutable_sft()->set_batch_size(64);
-  config.mutable_sft()->set_max_steps(300);
-  config.mutable_sft()->set_learning_rate(3e-3);
+  config.mutable_train()->set_train_batch_size(64);
+  config.mutable_train()->set_max_steps(300);
   ConfigureTrainer(config.mutable_actor(), files.model);
+  config.mutable_actor()->set_learning_rate(3e-3);
+  config.mutable_actor()->set_max_len(kPromptMaxLen + kAnswerMaxLen);
   config.mutable_actor()->set_lr_warmup_ratio(0.03);
   ConfigureService(config.mutable_services()->mutable_policy_trainer());
   return config;

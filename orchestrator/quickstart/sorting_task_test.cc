@@ -80,7 +80,7 @@ TEST(SortingTask, HasATokenizerOfOneTokenACharacter) {
 TEST(SortingTask, HasConfigurationsThatResolve) {
   SortingTaskFiles files = {.model = "/m", .sft = "/s", .train = "/t", .heldout = "/h"};
   RunConfig sft = SortingSftConfig(files, "/run/sft", 1);
-  ASSERT_TRUE(ResolveRunConfig(&sft, "").ok());
+  ASSERT_TRUE(ResolveRunConfig(&sft, "", Program::kSft).ok());
   EXPECT_TRUE(CheckFor(sft, Program::kSft).ok()) << CheckFor(sft, Program::kSft);
   for (double rate : {4e-4, 0.0}) {
     RunConfig ppo = SortingPpoConfig(files, "/p", "/run", 1, rate);

@@ -9,6 +9,7 @@
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/config/help.h"
 #include "core/config/origins/origins.h"
 #include "core/config/origins/presets.h"
 #include "core/errors/exceptions.h"
@@ -64,7 +65,7 @@ CommandLine TrainingCommandLine(const TrainingProgram& program, TrainingFlags* f
                             "143 or 129 after SIGINT,\nSIGTERM or SIGHUP.\n\n",
                             has_presets ? "Presets, which are the files of presets/:\n" + DescribePresets() + "\n" : "",
                             "The configuration, with every field and its default:\n\n",
-                            std::string(DescribeRunConfig()), "\n"),
+                            DescribeRunConfig(program.program), "\n"),
       .check = [flags] {
         if (flags->trace.empty() || flags->launch) return absl::OkStatus();
         return absl::InvalidArgumentError(
@@ -103,6 +104,7 @@ int RunTraining(int argc, char** argv, const TrainingProgram& program,
   TrainingFlags flags;
   const auto body = [&](TerminalView& view, Cancellation& cancellation) -> absl::Status {
     ConfigSources& sources = flags.sources;
+    sources.program = program.program;
     if (!flags.page.empty()) sources.overrides.push_back("monitor.listen=" + flags.page);
     QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(sources, ""));
     if (flags.launch) {

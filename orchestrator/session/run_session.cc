@@ -97,14 +97,10 @@ RowProgress RunSession::ShowChecking() {
 
 absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<absl::Status()>& read) {
   kind_ = kind;
-  for (const Program program : kind.programs) ResolveFor(program, &config_);
   QUARTET_RETURN_IF_ERROR(BeforeItBegins(kind.continues ? CheckRunDir(config_, options_.allowed_entry)
                                                         : CheckNewRunDir(config_, options_.allowed_entry)));
   const auto all = [&]() -> absl::Status {
-    for (const Program program : kind.programs) {
-      QUARTET_RETURN_IF_ERROR(CheckRead(options_.origins, program));
-      QUARTET_RETURN_IF_ERROR(CheckFor(config_, program));
-    }
+    for (const Program program : kind.programs) QUARTET_RETURN_IF_ERROR(CheckFor(config_, program));
     if (!options_.trace.empty() && !config_.train().trace_steps().empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("train.trace_steps is ", config_.train().trace_steps(), ", and --trace=", options_.trace,

@@ -28,10 +28,11 @@ class RunSessionTest : public ::testing::Test {
 
   void WriteRows(const std::string& text) { scratch_.Write("rows.jsonl", "{\"text\": \"" + text + "\"}\n"); }
   std::unique_ptr<RunSession> Session(std::vector<std::string> overrides) {
-    overrides.insert(overrides.begin(), {"run_dir=" + scratch_.path() + "/run", "sft.batch_size=1",
+    overrides.insert(overrides.begin(), {"run_dir=" + scratch_.path() + "/run", "train.train_batch_size=1",
                                          "actor.pretrain=core/tokenizer/testdata/byte_level",
                                          "sft.data=" + scratch_.path() + "/rows.jsonl"});
-    return std::make_unique<RunSession>(LoadRunConfig("", overrides, "").value(), RunOptions(), view_, cancellation_);
+    return std::make_unique<RunSession>(LoadRunConfig("", overrides, "", Program::kSft).value(), RunOptions(), view_,
+                                        cancellation_);
   }
   // How the session's reading and opening end; `read` reads its rows before it.
   static absl::Status Start(
@@ -78,11 +79,11 @@ TEST_F(RunSessionTest, GivesWhatNoOtherTryMendsTheCodeOfWrongInput) {
     return status.code();
   };
   for (const char* other :
-       {"seed=5", "sft.batch_size=2", "sft.end_token=x", "actor.pretrain=core/tokenizer/testdata"}) {
+       {"seed=5", "train.train_batch_size=2", "sft.end_token=x", "actor.pretrain=core/tokenizer/testdata"}) {
     EXPECT_EQ(code({other}), absl::StatusCode::kInvalidArgument) << other;
   }
   for (const char* trained : {"actor.optim=sgd", "actor.ema_decay=0.5"}) {
-    EXPECT_EQ(code({"sft.learning_rate=0.1", trained}), absl::StatusCode::kInvalidArgument) << trained;
+    EXPECT_EQ(code({"actor.learning_rate=0.1", trained}), absl::StatusCode::kInvalidArgument) << trained;
   }
   WriteRows("another");
   EXPECT_EQ(code({}), absl::StatusCode::kInvalidArgument);

@@ -34,14 +34,16 @@ inline std::string NewModel() {
   return folder;
 }
 
-inline RunConfig Resolved(RunConfig config, const std::vector<std::string>& overrides) {
-  auto changed = WithOverrides(config, overrides);
+inline RunConfig Resolved(RunConfig config, const std::vector<std::string>& overrides,
+                          Program program = Program::kPpo) {
+  auto changed = WithOverrides(config, overrides, program);
   EXPECT_TRUE(changed.ok()) << changed.status();
   return *std::move(changed);
 }
 
 // All four services on two ranks each. The longest sequence, 512 tokens, fills a trainer's micro-batch.
-inline RunConfig Config(const std::string& model, const std::vector<std::string>& overrides) {
+inline RunConfig Config(const std::string& model, const std::vector<std::string>& overrides,
+                        Program program = Program::kPpo) {
   RunConfig config;
   config.mutable_actor()->set_pretrain(model);
   config.mutable_critic()->set_pretrain(model);
@@ -51,6 +53,8 @@ inline RunConfig Config(const std::string& model, const std::vector<std::string>
                                   "rollout.kv_cache_bytes=16777216",
                                   "rollout.max_num_seqs=8",
                                   "rollout.max_num_batched_tokens=512",
+                                  "actor.max_len=512",
+                                  "critic.max_len=512",
                                   "actor.max_tokens_per_micro_batch=512",
                                   "critic.max_tokens_per_micro_batch=512",
                                   "reward.source.0.rule=number",
@@ -61,7 +65,7 @@ inline RunConfig Config(const std::string& model, const std::vector<std::string>
   // Those that tests run with.
   for (const std::string& service : kServiceNames) all.push_back("services." + service + ".threads=2");
   all.insert(all.end(), overrides.begin(), overrides.end());
-  return Resolved(config, all);
+  return Resolved(config, all, program);
 }
 
 // Four GPUs of one node, which all services share.

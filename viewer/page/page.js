@@ -386,7 +386,7 @@ function head() {
   $('name').textContent = r.name;
   const model = (config[KIND === 'reward_model' ? 'critic.pretrain' : 'actor.pretrain'] || '').split('/').filter(Boolean);
   const est = config['algorithm.advantage_estimator'];
-  const batch = KIND === 'sft' ? number('sft.batch_size') : number('preference.batch_size');
+  const batch = number('train.train_batch_size');
   $('what').textContent = [{sft: 'fine-tuning', dpo: (config['preference.loss'] === 'ipo' ? 'IPO' : 'DPO'), reward_model: 'reward model', ppo: est === 'gae' ? 'PPO' : (est || '').toUpperCase()}[KIND], model.includes('sft') && model.includes('checkpoints') ? 'own fine-tuned model' : model.pop(), KIND === 'ppo' ? config['rollout.rollout_batch_size'] && `${config['rollout.rollout_batch_size']} prompts × ${config['rollout.n_samples_per_prompt'] || 1} a step` : batch && `${group(batch)} ${KIND === 'sft' ? 'examples' : 'pairs'} a step`].filter(Boolean).join(' · ');
   const quiet = Date.now() / 1000 - (r.stepped || r.written), stalled = r.status === 'running' && quiet > Math.max(180, 6 * (recent || 0));
   const far = $('far'), share = r.max_steps ? done / r.max_steps : 0;

@@ -121,7 +121,7 @@ std::string ProcessesOf(const ServiceInfo& info) {
 
 absl::StatusOr<RunStatus> ReadRunStatus(const std::string& run_dir) {
   RunStatus status = {.run_dir = run_dir};
-  absl::StatusOr<RunConfig> config = LoadRunConfig(run_dir + "/run.textproto", {}, "");
+  absl::StatusOr<RunConfig> config = LoadRunConfig(run_dir + "/run.textproto", {}, "", Program::kViewer);
   if (absl::IsNotFound(config.status())) {
     return absl::NotFoundError(absl::StrCat(run_dir, " has no run.textproto: it is no run's folder"));
   }
@@ -154,7 +154,8 @@ absl::StatusOr<RunStatus> ReadRunStatus(const std::string& run_dir) {
 }
 
 absl::Status AskServices(absl::Duration patience, RunStatus* status) {
-  QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(status->run_dir + "/run.textproto", {}, ""));
+  QUARTET_ASSIGN_OR_RETURN(RunConfig config,
+                           LoadRunConfig(status->run_dir + "/run.textproto", {}, "", Program::kViewer));
   config.mutable_train()->set_call_timeout_seconds(
       std::max(1, static_cast<int>(std::ceil(absl::ToDoubleSeconds(patience)))));
   for (const ServiceStatus& service : status->services) {

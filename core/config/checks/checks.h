@@ -25,6 +25,8 @@ absl::Status CheckReward(const RunConfig& config);
 // `actor`, `critic` and `train`.
 absl::Status CheckTrainers(const RunConfig& config);
 absl::Status CheckTrain(const RunConfig& config);
+// That what PPO's steps generate can be cut into optimizer steps.
+absl::Status CheckTrainBatches(const RunConfig& config);
 
 // `services` and what depends on their devices, `cluster`, `placement`, `tls`.
 absl::Status CheckServices(const RunConfig& config);

@@ -72,7 +72,6 @@ absl::Status CheckEval(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckSampling("eval.", e.temperature(), e.top_p(), e.n_samples_per_prompt(), e.k()));
   if (e.data().empty() && e.set().empty()) {
     constexpr char kNone[] = "eval.data and eval.set are empty";
-    if (e.eval_steps() != 0) return NoEffect("eval.eval_steps", kNone);
     if (e.max_samples() != 0) return NoEffect("eval.max_samples", kNone);
     if (e.temperature() != 0) return NoEffect("eval.temperature", kNone);
     if (e.k_size() != 1) return NoEffect("eval.k", kNone);  // of more than one answer, which needs a temperature

@@ -71,6 +71,11 @@ absl::Status CheckTrain(const RunConfig& c) {
     return Bad("train.save_optimizer", "false",
                "train.save_on_sigterm makes checkpoints that a run goes on after: it must be true, or not set");
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTrainBatches(const RunConfig& c) {
+  const TrainConfig& t = c.train();
   const int64_t sequences = SequencesPerBatch(c);
   const auto bad_for_batch = [&](absl::string_view field, int32_t value, absl::string_view rule) {
     return Bad(

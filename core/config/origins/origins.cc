@@ -75,8 +75,8 @@ absl::StatusOr<std::vector<FieldAside>> LeftAside(const ConfigSources& sources) 
   together.MergeFrom(file);
   ApplyAlone(sources.overrides, &alone);
   ApplyAlone(sources.overrides, &together);
-  const std::vector<const Need*> idle_anyway = FillDefaults(&alone);
-  for (const Need* need : FillDefaults(&together)) {
+  const std::vector<const Need*> idle_anyway = FillDefaults(sources.program, &alone);
+  for (const Need* need : FillDefaults(sources.program, &together)) {
     if (std::find(idle_anyway.begin(), idle_anyway.end(), need) == idle_anyway.end() &&
         !FirstSet(need->path, file).empty()) {
       aside.push_back({need->path, need->why(together)});
@@ -110,7 +110,18 @@ absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std:
   config.MergeFrom(written);
   QUARTET_RETURN_IF_ERROR(ApplyOverrides(sources.overrides, &config));
   ApplyAlone(sources.overrides, &written);
-  const absl::Status resolved = ResolveRunConfig(&config, base_folder, written);
+  const auto resolve = [&]() -> absl::Status {
+    RunConfig asked = config;
+    // It is given the file of a whole run: only what is asked of it counts.
+    if (sources.program == Program::kEvaluate) {
+      asked.Clear();
+      ApplyAlone(sources.overrides, &asked);
+    }
+    QUARTET_RETURN_IF_ERROR(CheckRead(sources.program, asked));
+    ClearUnread(sources.program, &written);
+    return ResolveRunConfig(&config, base_folder, sources.program, written);
+  };
+  const absl::Status resolved = resolve();
   if (resolved.ok() || sources.preset.empty()) return resolved.ok() ? absl::StatusOr<RunConfig>(config) : resolved;
   QUARTET_ASSIGN_OR_RETURN(const ValueOrigins origins, OriginsOf(sources));
   return WithOrigin(resolved, origins);

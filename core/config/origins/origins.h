@@ -17,6 +17,7 @@ struct ConfigSources {
   std::string preset;                  // its name (core/config/origins/presets.h), or ""
   std::string file;                    // path, or ""
   std::vector<std::string> overrides;  // "path.to.field=value"
+  Program program = Program::kPpo;     // that reads it
 };
 
 // What the file sets and only the preset's method has no use for, as paths (core/config/needs.h): a file of one's own

@@ -107,19 +107,15 @@ TEST(ConfigSources, WhatIsSetLaterTakesThePlaceOfTheOtherOfAPair) {
       Written("pairs.textproto",
               "train { num_episodes: 2 train_batch_size: 32 }\n"
               "rollout { rollout_batch_size: 16 n_samples_per_prompt: 4 kv_cache_bytes: 1000000 }\n"
-              "actor { lr_warmup_ratio: 0.5 max_tokens_per_micro_batch: 4096 }\n"
-              "sft { max_epochs: 3 }\npreference { max_steps: 3 }\n");
-  const auto config = LoadRunConfig({.preset = "rloo",
-                                     .file = file,
-                                     .overrides = {"train.max_steps=7", "sft.max_steps=7", "preference.max_epochs=7",
-                                                   "actor.lr_warmup_steps=7", "actor.micro_train_batch_size=2"}},
-                                    "");
+              "actor { lr_warmup_ratio: 0.5 max_tokens_per_micro_batch: 4096 }\n");
+  const auto config =
+      LoadRunConfig({.preset = "rloo",
+                     .file = file,
+                     .overrides = {"train.max_steps=7", "actor.lr_warmup_steps=7", "actor.micro_train_batch_size=2"}},
+                    "");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_FALSE(config->train().has_num_episodes());
   EXPECT_EQ(config->train().max_steps(), 7);
-  EXPECT_EQ(config->sft().max_steps(), 7);
-  EXPECT_EQ(config->preference().max_epochs(), 7);
-  EXPECT_EQ(config->preference().max_steps(), 0);
   EXPECT_EQ(config->actor().lr_warmup_steps(), 7);
   EXPECT_EQ(config->actor().micro_train_batch_size(), 2);
   EXPECT_FALSE(config->train().has_updates_per_batch()) << "the file's batch is in the place of the preset's number";

@@ -59,6 +59,15 @@ std::vector<std::string> FilesOf(const std::string& folder, const std::string& e
   return files;
 }
 
+// Which program the configuration in `file` is of, by what it learns from.
+Program ProgramOf(const std::string& file) {
+  RunConfig config;
+  if (file.empty() || !ReadConfigFile(file, &config).ok()) return Program::kPpo;
+  if (config.has_sft()) return Program::kSft;
+  if (!config.has_preference()) return Program::kPpo;
+  return config.has_critic() ? Program::kRewardModel : Program::kDpo;
+}
+
 // The blocks of a document that are configurations, each in a file of its own.
 std::vector<std::string> ConfigurationsIn(const std::string& document) {
   std::vector<std::string> files;
@@ -75,9 +84,14 @@ std::vector<std::string> ConfigurationsIn(const std::string& document) {
 std::string DescribeAll() {
   const absl::StatusOr<Fields> defaults = Resolved({});
   std::string all = absl::StrCat("==== defaults\n", Described(defaults, {}));
-  const auto add = [&](const std::string& name, const ConfigSources& sources) {
+  const auto add = [&](const std::string& name, ConfigSources sources) {
+    sources.program = ProgramOf(sources.file);
     absl::StrAppend(&all, "==== ", name, ", beside the defaults\n", Described(Resolved(sources), *defaults));
   };
+  for (const auto& [name, program] : kRunPrograms) {
+    const absl::StatusOr<Fields> own = Resolved({.program = program});
+    absl::StrAppend(&all, "==== program ", name, ", beside the defaults\n", Described(own, *defaults));
+  }
   for (const Preset& preset : Presets()) {
     const std::string name(preset.name);
     add("preset " + name, {name, "", {"rollout.n_samples_per_prompt=8"}});
