@@ -177,12 +177,16 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
   std::map<int64_t, bool> teaches;                   // by group
   std::map<std::string, std::vector<double>> parts;  // of the answers that have them
   int64_t tokens = 0;
-  int64_t truncated = 0, excluded = 0, clipped = 0;
+  int64_t truncated = 0, excluded = 0, clipped = 0, of_tokens = 0, before_last = 0;
   const double n = static_cast<double>(std::max<size_t>(batch.size(), 1));
   for (const Experience& e : batch) {
     rewards.push_back(e.reward);
     shaped.push_back(e.shaped_reward);
     clipped += e.reward_clipped;
+    of_tokens += !e.token_rewards.empty();
+    const std::span tokens_of(e.token_rewards);
+    before_last += std::ranges::any_of(tokens_of.first(tokens_of.size() - !tokens_of.empty()),
+                                       [](float reward) { return reward != 0; });
     teaches[e.group] |= !e.excluded && std::ranges::any_of(e.advantages, [](float a) { return a != 0; });
     lengths.push_back(static_cast<double>(e.action_tokens()));
     tokens += e.action_tokens();
@@ -204,6 +208,7 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
   metrics->Set("reward/shaped_std", std::sqrt(MomentsOf(shaped).PopulationVariance()));
   metrics->Set("reward/clipped", static_cast<double>(clipped) / n);
   metrics->Set("reward/groups_without_signal", idle / static_cast<double>(std::max<size_t>(teaches.size(), 1)));
+  if (of_tokens > 0) metrics->Set("token_rewards/before_last", static_cast<double>(before_last) / n);
   if (const std::optional<double> kl = BatchKl(batch); kl.has_value()) metrics->Set("kl/mean", *kl);
   metrics->Set("response_length/mean", MomentsOf(lengths).mean);
   metrics->Set("response_length/truncated", static_cast<double>(truncated) / n);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -79,6 +80,7 @@ TEST_F(PpoTokenRewardsTest, AreTheRewardsToGoOfTheirTokens) {
   EXPECT_THAT(advantages.at(1), ElementsAre(-0.5 + 0.5 / 2, 0.5, 0));
   const auto metrics = Lines("run/metrics.jsonl").at(0);
   EXPECT_EQ(metrics.at("reward/mean"), 0.5) << "of the sums";
+  EXPECT_EQ(metrics.at("token_rewards/before_last"), 1);
   EXPECT_EQ(metrics.at("reward/clipped"), 0);
 }
 
@@ -108,6 +110,22 @@ TEST_F(PpoTokenRewardsTest, AreClampedOneByOneAndPunishedForLengthAtTheLast) {
   ASSERT_TRUE(batch.ok()) << batch.status();
   const auto& kept = (*batch)->tensors().at("token_rewards");
   EXPECT_THAT(kept.shape, ElementsAre(24));
+}
+
+TEST_F(PpoTokenRewardsTest, AreToldOfWhereNoTokenHasAny) {
+  services_.spoil_score = [](ScoreReply* reply) {
+    const float rewards[] = {0, 0, 0};
+    reply->mutable_token_rewards()->Assign(std::begin(rewards), std::end(rewards));
+    reply->set_reward(0);
+  };
+  RunConfig config = Config("gae", {});
+  config.mutable_train()->set_max_steps(6);
+  const absl::Status status = Run(config).status();
+  ASSERT_TRUE(status.ok()) << status;
+  std::vector<std::string> warnings;
+  for (const nlohmann::json& event : Lines("run/events.jsonl")) warnings.push_back(event["text"]);
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("last 5 steps: all rewards were equal (0)")));
+  EXPECT_EQ(Lines("run/metrics.jsonl").back()["token_rewards/before_last"], 0);
 }
 
 TEST_F(PpoTokenRewardsTest, OfAnotherNumberOfTokensEndTheRun) {

@@ -46,7 +46,7 @@ std::string StepWarnings::WhyIdle(const Metrics& metrics) const {
   const AlgorithmConfig& algorithm = config_.algorithm();
   const auto is = [&](const char* name, double value) { return metrics.Get(name) == value; };
   // Answers of equal sums may teach which of their tokens are worth more.
-  const bool tells_by_sums = !GivesTokenRewards(config_.reward());
+  const bool tells_by_sums = metrics.Get("token_rewards/before_last").value_or(0) == 0;
   if (is("response_length/excluded", 1)) {
     return absl::StrCat("every answer was cut off at rollout.generate_max_len (", config_.rollout().generate_max_len(),
                         ") and is left out of the loss (algorithm.overlong_filtering)");

@@ -72,8 +72,11 @@ TEST(Warnings, SayWhyNothingIsLearned) {
   };
   EXPECT_THAT(said({}, learning), IsEmpty());
   EXPECT_THAT(said({"reward.source.0.command=judge", "reward.source.0.token_rewards=true"},
-                   with({{"reward/std", 0}, {"reward/shaped_std", 0}})),
+                   with({{"reward/std", 0}, {"reward/shaped_std", 0}, {"token_rewards/before_last", 0.25}})),
               IsEmpty());
+  EXPECT_THAT(said({"reward.source.0.command=judge", "reward.source.0.token_rewards=true"},
+                   with({{"reward/std", 0}, {"reward/mean", 0.5}, {"token_rewards/before_last", 0}})),
+              ElementsAre(HasSubstr("all rewards were equal (0.5)")));
   EXPECT_THAT(said({}, with({{"reward/shaped_std", 0}})),
               ElementsAre(HasSubstr("equal once they are clipped (algorithm.reward_clip_min and _max, -10 and 10)")));
   EXPECT_THAT(said({}, with({{"reward/groups_without_signal", 1}, {"reward/clipped", 0}})),
