@@ -206,7 +206,8 @@ TEST_F(TokenRewardsTest, ThatAreNoFiniteNumberForEachTokenAreErrorsOfTheAnswer) 
   EXPECT_THAT(ErrorOf(" said = {'token_rewards': []}"), HasSubstr("has 0 numbers, and the answer has 3 tokens"));
   EXPECT_THAT(ErrorOf(" said = {'token_rewards': 1}"), HasSubstr("\"token_rewards\" is \"1\", no list of numbers"));
   EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1, 'x', 2]}"), HasSubstr("\"token_rewards\"[1] is"));
-  EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1, float('nan'), 2]}"), HasSubstr("has NaN or Infinity"));
+  EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1, float('nan'), 2]}"),
+              HasSubstr("\"token_rewards\"[1] is \"NaN\", no finite"));
   EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1e300, 0, 2]}"), HasSubstr("beyond fp32"));
   EXPECT_THAT(ErrorOf(" said = {'token_rewards': [3e38, 3e38, 0]}"), HasSubstr("add up to 6e+38"));
   EXPECT_THAT(ErrorOf(" said = {'token_rewards': [1, 0, 2], 'reward': 1}"),

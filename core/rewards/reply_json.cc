@@ -1,9 +1,12 @@
 #include "core/rewards/reply_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
@@ -33,11 +36,47 @@ std::string PrintJson(const json& value) {
   return value.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }
 
+namespace {
+
+// Numbers that JSON has no words for, as programs write them all the same: NaN, -Infinity, 1e400, .5.
+bool IsOddNumber(std::string_view word) {
+  const std::string_view digits = word.substr(word.find_first_not_of("+-") == 1 ? 1 : 0);
+  for (const absl::string_view name : {"nan", "inf", "infinity"}) {
+    if (absl::EqualsIgnoreCase({digits.data(), digits.size()}, name)) return true;
+  }
+  const size_t digit = digits.find_first_of("0123456789");
+  return (digit == 0 || (digit == 1 && digits.front() == '.')) && !json::accept(word);
+}
+
+// With each of them as a text, so that it spoils what it is the number of and no more.
+std::string WithOddNumbersAsTexts(std::string_view reply) {
+  const auto is_of_word = [](char c) { return absl::ascii_isalnum(c) || c == '+' || c == '-' || c == '.'; };
+  std::string text;
+  for (size_t at = 0; at < reply.size();) {
+    size_t end = at + 1;
+    if (reply[at] == '"') {
+      while (end < reply.size() && reply[end] != '"') end += reply[end] == '\\' ? 2 : 1;
+      end = std::min(end + 1, reply.size());
+    } else if (is_of_word(reply[at])) {
+      while (end < reply.size() && is_of_word(reply[end])) ++end;
+    }
+    const std::string_view part = reply.substr(at, end - at);
+    const char* const quote = IsOddNumber(part) ? "\"" : "";
+    absl::StrAppend(&text, quote, std::string(part), quote);
+    at = end;
+  }
+  return text;
+}
+
+}  // namespace
+
 absl::StatusOr<float> ReadFinite(const json& value, std::string_view what) {
   const std::string name(what);
   if (value.is_boolean()) return value.get<bool>() ? 1.0f : 0.0f;
-  if (!value.is_number())
-    return absl::InternalError(absl::StrCat(name, " is ", Quoted(PrintJson(value)), ", no number"));
+  if (!value.is_number()) {
+    const std::string written = value.is_string() ? value.get<std::string>() : PrintJson(value);
+    return absl::InternalError(absl::StrCat(name, " is ", Quoted(written), ", no finite number"));
+  }
   const float number = static_cast<float>(value.get<double>());
   if (!std::isfinite(number)) {
     return absl::InternalError(absl::StrCat(name, " is ", PrintJson(value), ", which is beyond fp32"));
@@ -61,12 +100,11 @@ absl::StatusOr<std::vector<float>> ReadFiniteList(const json& value, std::string
 
 absl::StatusOr<json> ParseReply(std::string_view reply, json::value_t type, std::string_view shape) {
   absl::StatusOr<json> parsed = ParseJson(reply, "");
-  if (parsed.ok() && parsed->type() == type) return parsed;
-  for (const std::string_view word : {"NaN", "Infinity"}) {
-    if (!parsed.ok() && reply.find(word) != std::string_view::npos) {
-      return absl::InternalError(absl::StrCat("the reply ", Quoted(reply), " has NaN or Infinity, which is no reward"));
-    }
+  if (!parsed.ok()) {
+    absl::StatusOr<json> tolerant = ParseJson(WithOddNumbersAsTexts(reply), "");
+    if (tolerant.ok()) parsed = std::move(tolerant);
   }
+  if (parsed.ok() && parsed->type() == type) return parsed;
   return absl::InternalError(absl::StrCat("the reply ", Quoted(reply), " is no JSON ", json(type).type_name(), " ",
                                           std::string(shape), parsed.ok() ? "" : ": ",
                                           std::string(parsed.status().message())));

@@ -20,7 +20,7 @@ nlohmann::json RowOf(const Answer& answer);
 std::string PrintJson(const nlohmann::json& json);
 
 // `reply` as a value of `type`, an object or an array; `shape` says in the error what it should be. INTERNAL says what
-// is wrong with it: NaN, say.
+// is wrong with it. A number that JSON has no word for (NaN) is a text of it, which is no number to those who read on.
 absl::StatusOr<nlohmann::json> ParseReply(std::string_view reply, nlohmann::json::value_t type, std::string_view shape);
 
 // {"reward": number, "token_rewards": [number...]?, "score": number?, "extra_logs": {name: number}?}; with

@@ -92,6 +92,7 @@ for line in sys.stdin:
     said = [{"reward": len(asked), "id": a["id"]} for a in asked]
     word = asked[0]["response"]
     if word == "bad": said[1] = {"error": "I cannot", "id": asked[1]["id"]}
+    if word == "nan": said[1]["reward"] = float("nan")
     if word == "short": said.pop()
     if word == "swapped": said.reverse()
     print(json.dumps(said if word != "alone" else said[0]), flush=True)
@@ -110,6 +111,9 @@ for line in sys.stdin:
   const auto bad = ask("bad");
   EXPECT_TRUE(bad[0].ok()) << bad[0].status();
   EXPECT_THAT(std::string(bad[1].status().message()), HasSubstr("I cannot"));
+  const auto nan = ask("nan");
+  EXPECT_TRUE(nan[0].ok()) << nan[0].status();
+  EXPECT_THAT(std::string(nan[1].status().message()), HasSubstr("\"reward\" is \"NaN\", no finite number"));
   EXPECT_THAT(std::string(ask("short")[0].status().message()), HasSubstr("has 1 rewards for 2 questions"));
   EXPECT_THAT(std::string(ask("alone")[1].status().message()), HasSubstr("is no JSON array of 2"));
   const absl::Status swapped = ask("swapped")[0].status();
@@ -297,10 +301,12 @@ TEST(Command, IsAnErrorWhereItSaysNoReward) {
   const auto message = [&](const std::string& reply) { return std::string(Ask(*said, Of(reply)).status().message()); };
   EXPECT_THAT(message("loading the judge"), HasSubstr("\"loading the judge\" is no JSON object"));
   EXPECT_THAT(message("{}"), HasSubstr("has no \"reward\""));
-  EXPECT_THAT(message(R"({"reward": "high"})"), HasSubstr("no number"));
+  EXPECT_THAT(message(R"({"reward": "high"})"), HasSubstr("no finite number"));
   EXPECT_THAT(message(R"({"reward": 1e300})"), HasSubstr("beyond fp32"));
-  EXPECT_THAT(message(R"({"reward": NaN})"), HasSubstr("has NaN or Infinity, which is no reward"));
-  EXPECT_THAT(message(R"({"reward": 1e400})"), HasSubstr("overflow parsing '1e400'"));
+  EXPECT_THAT(message(R"({"reward": NaN})"), HasSubstr("\"reward\" is \"NaN\", no finite number"));
+  EXPECT_THAT(message(R"({"reward": -Infinity})"), HasSubstr("\"reward\" is \"-Infinity\", no finite number"));
+  EXPECT_THAT(message(R"({"reward": 1e400})"), HasSubstr("\"reward\" is \"1e400\", no finite number"));
+  EXPECT_THAT(message(R"({"reward": 1, "NaN" NaN})"), HasSubstr("is no JSON object {\"reward\": number}: not well"));
   EXPECT_THAT(message(R"({"reward": null})"), HasSubstr("a \"reward\" that is null"));
   EXPECT_THAT(message(R"({"reward": 1, "score": []})"), HasSubstr("\"score\""));
   EXPECT_THAT(message(R"({"error": "the judge is asleep"})"), HasSubstr("the judge is asleep"));

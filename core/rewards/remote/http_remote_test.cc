@@ -182,12 +182,12 @@ TEST(HttpRemote, TakesNoReplyThatSaysNoNumber) {
   EXPECT_THAT(message("welcome"), HasSubstr("\"welcome\" is no JSON object with \"rewards\""));
   EXPECT_THAT(message("[1]"), HasSubstr("\"[1]\" is no JSON object with \"rewards\""));
   EXPECT_THAT(message("{\"reward\":1}"), HasSubstr("has no \"rewards\""));
-  EXPECT_THAT(message("{\"rewards\":[NaN]}"), HasSubstr("has NaN or Infinity, which is no reward"));
-  EXPECT_THAT(message("{\"rewards\":[1e400]}"), HasSubstr("overflow parsing '1e400'"));
+  EXPECT_THAT(message("{\"rewards\":[NaN]}"), HasSubstr("\"rewards\" is \"NaN\", no finite number"));
+  EXPECT_THAT(message("{\"rewards\":[1e400]}"), HasSubstr("\"rewards\" is \"1e400\", no finite number"));
   EXPECT_THAT(message("{\"rewards\":[1,2]}"), HasSubstr("\"rewards\" has 2 elements for 1 answers"));
   EXPECT_THAT(message("{\"rewards\":[]}"), HasSubstr("\"rewards\" has 0 elements"));
   EXPECT_THAT(message("{\"rewards\":[null]}"), HasSubstr("its reward is null"));
-  EXPECT_THAT(message("{\"rewards\":[\"1\"]}"), HasSubstr("no number"));
+  EXPECT_THAT(message("{\"rewards\":[\"1\"]}"), HasSubstr("no finite number"));
   EXPECT_THAT(message("{\"rewards\":[1],\"scores\":[1,1]}"), HasSubstr("\"scores\" has 2 elements"));
   EXPECT_THAT(message("{\"rewards\":[1],\"extra_logs\":3}"), HasSubstr("\"extra_logs\""));
 }
@@ -208,6 +208,9 @@ TEST(HttpRemote, BringsRewardsOfTokens) {
     EXPECT_EQ(reward->value, 11.5);
   }
   EXPECT_EQ(ask("{\"rewards\":null,\"token_rewards\":[[1,2],[1,3]]}")[1]->value, 4);
+  const auto odd = ask("{\"rewards\":[1,NaN],\"scores\":[2,Infinity]}");
+  EXPECT_EQ(odd[0]->score, 2) << "beside one that is no number";
+  EXPECT_THAT(std::string(odd[1].status().message()), HasSubstr("\"rewards\" is \"NaN\""));
   const auto some = ask("{\"rewards\":[3,4],\"token_rewards\":[null,[1,2]]}");
   EXPECT_EQ(some[0]->value, 3);
   EXPECT_TRUE(some[0]->token_rewards.empty());
