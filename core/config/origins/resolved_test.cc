@@ -68,13 +68,39 @@ Program ProgramOf(const std::string& file) {
   return config.has_critic() ? Program::kRewardModel : Program::kDpo;
 }
 
+// What stands between fences, which are lines of their own; only the first of two may name a language.
+absl::StatusOr<std::vector<std::string>> BlocksIn(const std::string& document) {
+  constexpr char kFence[] = "```";
+  std::vector<std::string> blocks;
+  bool inside = false;
+  int number = 0;
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(document, '\n'))) {
+    ++number;
+    const size_t fence = line.find(kFence);
+    if (fence == std::string::npos) {
+      if (inside) absl::StrAppend(&blocks.back(), line, "\n");
+      continue;
+    }
+    const bool own = line.find_first_not_of(" >") == fence;
+    const std::string language = line.substr(fence + sizeof(kFence) - 1);
+    if (!own || language.find_first_of(" `") != std::string::npos || (inside && !language.empty())) {
+      return absl::InvalidArgumentError(absl::StrCat("line ", number, " is no fence: ", line));
+    }
+    inside = !inside;
+    if (inside) blocks.emplace_back();
+  }
+  if (inside) return absl::InvalidArgumentError("its last block is never closed");
+  return blocks;
+}
+
 // The blocks of a document that are configurations, each in a file of its own.
 std::vector<std::string> ConfigurationsIn(const std::string& document) {
   std::vector<std::string> files;
-  const std::vector<std::string> parts = absl::StrSplit(document, "```");
-  for (size_t i = 1; i < parts.size(); i += 2) {
+  const auto blocks = BlocksIn(ReadFile(document).value_or(""));
+  EXPECT_TRUE(blocks.ok()) << document << ": " << blocks.status();
+  for (size_t i = 0; blocks.ok() && i < blocks->size(); ++i) {
     const std::string file = absl::StrCat(testing::TempDir(), "/block_", i, ".textproto");
-    std::ofstream(file) << parts[i].substr(std::min(parts[i].find('\n'), parts[i].size()));
+    std::ofstream(file) << (*blocks)[i];
     RunConfig config;
     if (ReadConfigFile(file, &config).ok() && config.ByteSizeLong() > 0) files.push_back(file);
   }
@@ -105,11 +131,20 @@ std::string DescribeAll() {
   documents.push_back("README.md");
   for (const std::string& document : documents) {
     int number = 0;
-    for (const std::string& file : ConfigurationsIn(ReadFile(document).value_or(""))) {
+    for (const std::string& file : ConfigurationsIn(document)) {
       add(absl::StrCat(document, ", configuration ", ++number), {"", file, {}});
     }
   }
   return all;
+}
+
+TEST(BlocksOfADocument, AreNotReadWhereItsFencesAreUnbalanced) {
+  EXPECT_EQ(BlocksIn("a\n```\nb\nc\n```\n- list\n  ```python\n  d\n  ```\n").value(),
+            (std::vector<std::string>{"b\nc\n", "  d\n"}));
+  for (const char* document : {"```\na\n```\n```\nb\n", "| a cell (``Answer: ```python``) |\n```\na\n```\n",
+                               "```\na\n```python\nb\n```\n", "text ```\na\n```\n"}) {
+    EXPECT_FALSE(BlocksIn(document).ok()) << document;
+  }
 }
 
 TEST(ResolvedConfigurations, AreWhatTheyWere) {
