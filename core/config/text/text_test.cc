@@ -71,6 +71,8 @@ TEST(ConfigText, AWholeNameOfAnotherSystemIsShownTheFieldHereAndWhatDiffers) {
               HasSubstr("OpenRLHF's rollout.batch_size is rollout.rollout_batch_size here: prompts of a step"));
   EXPECT_THAT(OverrideError("ds.lora.rank=8"), HasSubstr("OpenRLHF's ds.lora.rank is not here: no LoRA"));
   EXPECT_THAT(OverrideError("actor_rollout_ref.rollout.n=8"), HasSubstr("is rollout.n_samples_per_prompt here"));
+  EXPECT_THAT(OverrideError("reward_model.reward_manager=dapo"),
+              HasSubstr("verl's reward_model.reward_manager is reward.source.command here: there are no managers"));
   EXPECT_THAT(OverrideError("n_samples=8"), HasSubstr("n_samples is rollout.n_samples_per_prompt here"));
   EXPECT_THAT(OverrideError("beta=0.1"),
               HasSubstr("it is a field of preference; TRL's beta is algorithm.kl.init_kl_coef"));
