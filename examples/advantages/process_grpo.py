@@ -2,7 +2,7 @@
 """GRPO with process supervision (DeepSeekMath, Shao et al. 2024, arXiv:2402.03300, section 4.1.3): the rewards of all steps
 of a group are compared with one another, and a token's advantage is the sum of those of its own and later steps.
 
-reward { source { command: "python3 my_judge_of_steps.py" token_rewards: true } }
+reward { source { command: "python3 examples/rewards/reward_func.py examples/rewards/judge_steps.py" token_rewards: true } }
 algorithm { advantage_estimator: "command" advantage_command { command: "python3 examples/advantages/process_grpo.py" } }
 
 A step ends at a token whose reward is not 0, so a judge of wrong and right steps says -1 and 1: one that says 0 hides where a

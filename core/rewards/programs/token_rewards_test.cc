@@ -86,5 +86,32 @@ TEST(RewardFuncOfTokens, ThatAreNoNumbersOrTooFewAreErrorsOfTheAnswer) {
   EXPECT_THAT(std::string(rewards[1].status().message()), HasSubstr("has 3 numbers, and the answer has 2 tokens"));
 }
 
+// What examples/rewards/judge_steps.py gives the tokens of an answer to a question whose answer is 5.
+std::vector<float> OfSteps(const std::vector<std::string>& token_texts) {
+  const auto command = NewCommand({.command = "python3 examples/rewards/reward_func.py examples/rewards/judge_steps.py",
+                                   .timeout = absl::Seconds(60),
+                                   .token_rewards = true})
+                           .value();
+  Answer answer;
+  answer.label = "5";
+  answer.token_texts = token_texts;
+  answer.token_ids.resize(token_texts.size());
+  answer.tokens = std::ssize(token_texts);
+  for (const std::string& text : token_texts) answer.response += text == "<end>" ? "" : text;
+  const Answer* const one[] = {&answer};
+  const absl::StatusOr<Reward> reward = std::move(command->Score(one, {})[0]);
+  EXPECT_TRUE(reward.ok()) << reward.status();
+  return reward.ok() ? reward->token_rewards : std::vector<float>();
+}
+
+TEST(JudgeOfSteps, GivesTheTokenThatEndsAStepItsReward) {
+  EXPECT_THAT(OfSteps({"2", "+2", "=4", "\n", "4*3 = ", "10", ".\n\n", "So", " 5", "<end>"}),
+              ElementsAre(0, 0, 0, 0.5, 0, 0, -0.5, 0, 0, 1));
+  EXPECT_THAT(OfSteps({"1.5", "/3", "=0.5", "\n2-1=2\n", "6", "<end>"}), ElementsAre(0, 0, 0, 0, 0, 0))
+      << "one token ends a right step and a wrong one";
+  EXPECT_THAT(OfSteps({"10 -", " 5 = ", "5"}), ElementsAre(0, 0, 2)) << "cut off behind it";
+  EXPECT_THAT(OfSteps({"no idea", "<end>"}), ElementsAre(0, 0));
+}
+
 }  // namespace
 }  // namespace quartet
