@@ -4,7 +4,7 @@
     tools/check_page.py PROGRAMS [--keep=FOLDER]
 
 PROGRAMS is the folder of the programs //viewer:report and //viewer:compare. Run folders are made up here: without a step, with one, with hostile answers, NaN and
-a continuation, without a critic, that learns nothing, of fine-tuning, of preferences, of 10,000 steps. Of each page: no message on the console (an error,
+a continuation, without a critic, with rewards of tokens, that learns nothing, of fine-tuning, of preferences, of 10,000 steps. Of each page: no message on the console (an error,
 a request that the page's policy refuses), the title, the latest step's numbers, and what belongs to its kind. --keep leaves
 folders and screenshots (light and dark, and 400 pixels wide) there.
 """
@@ -85,6 +85,8 @@ def runs():
                                        for s in (-1, 29, 59)],
                           events=[{'time': 1.7e9 + 200, 'step': 30, 'kind': 'restart', 'from': 'orchestrator', 'text': HOSTILE[1]}])
     yield 'no_critic', dict(records=[ppo_step(s, critic=False) for s in range(40)], samples=[sample(3, 'two')])
+    yield 'tokens', dict(records=[ppo_step(s) for s in range(4)],
+                         samples=[sample(s, '1+1=3') | {'token_texts': ['1+1', '=3', HOSTILE[0]], 'token_rewards': [0.5, -1, 0]} for s in range(4)])
     yield 'no_gradient', dict(records=[ppo_step(s) | {name: 0 for name in NOTHING} for s in range(40)])
     yield 'sft', dict(records=[offline_step('sft', s) for s in range(50)], program='sft')
     yield 'dpo', dict(records=[offline_step('dpo', s) for s in range(50)], program='dpo')
@@ -137,6 +139,10 @@ def check_page(name, folder, records):
     if name == 'hostile':
         check(name, 'the cause of the end is not told', 'a rank of the scorer has ended' in body)
         check(name, 'the restart is not told', '1 restart' in body)
+    if name == 'tokens':
+        spans = re.findall(r'<span class="(gain|loss)" title="([^"]*)">([^<]*)', dom)
+        check(name, f'tokens have the rewards {spans[:2]}',
+              spans[:2] == [('gain', 'reward of its last token: 0.5', '1+1'), ('loss', 'reward of its last token: −1', '=3')])
     if name == 'no_gradient':
         check(name, 'charts that cannot be logarithmic are not linear', body.count('linear: nothing above 0') == 4)
     if name == 'no_critic':

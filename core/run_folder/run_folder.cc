@@ -372,6 +372,11 @@ absl::Status RunFolder::WriteSamples(const std::vector<SampleRecord>& samples) {
     Json parts = Json::object();
     for (const auto& [name, value] : sample.parts) parts[name] = Number(ShortestOfFp32(value));
     object["parts"] = parts;
+    if (!sample.token_rewards.empty()) {
+      object["token_texts"] = sample.token_texts;
+      object["token_rewards"] = Json::array();
+      for (const float reward : sample.token_rewards) object["token_rewards"].push_back(Number(ShortestOfFp32(reward)));
+    }
     object["kl"] = sample.kl.has_value() ? Number(*sample.kl) : Json(nullptr);
     object["finish_reason"] = sample.finish_reason;
     lines += Line(object);

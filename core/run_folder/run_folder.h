@@ -62,6 +62,9 @@ struct SampleRecord {
   std::string label;
   double reward = 0;
   std::map<std::string, float> parts;
+  // What of `reward` each token has, where sources say so, and the texts of these tokens; else both are empty.
+  std::vector<float> token_rewards;
+  std::vector<std::string> token_texts;
   // Mean over the answer's tokens; absent without a reference model.
   std::optional<double> kl;
   std::string finish_reason;  // "stop" or "length"

@@ -120,6 +120,7 @@ TEST(RunFolder, WritesSamplesWhateverTheModelSaid) {
   EXPECT_TRUE(line["kl"].is_null());
   EXPECT_EQ(line["parts"].dump(), R"({"exact_match":1,"format":0.3})");
   EXPECT_EQ(line["reward"].dump(), "1.3");
+  EXPECT_FALSE(line.contains("token_rewards")) << "no source gives such";
   for (const double number : {0.1 + 0.2, 1.0 / 3, 1e-300}) EXPECT_EQ(ShortestOfFp32(number), number);
   for (const float number : {0.1f, 1.0f / 3, 1e-40f, 3e38f, -2.5f, 16777216.0f}) {
     EXPECT_EQ(static_cast<float>(ShortestOfFp32(number)), number);

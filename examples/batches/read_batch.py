@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads a batch that train.keep_batches has kept, and prints a line for each of its sequences.
+"""Reads a batch that train.keep_batches has kept, and prints a line for each of its sequences, and one for its tokens' rewards where there are any.
 
 python3 examples/batches/read_batch.py RUN/batches/step_3.safetensors
 """
@@ -26,3 +26,7 @@ if __name__ == "__main__":
         advantages = batch["advantages"][batch["action_offsets"][b]:batch["action_offsets"][b + 1]]
         mean = sum(advantages) / max(1, len(advantages))
         print(f"group {batch['group'][b]}: {len(ids)} tokens, {len(advantages)} of them drawn, reward {reward:g}, mean advantage {mean:g}")
+        # Only where sources give such: of the drawn tokens, counted from 0, those that have any.
+        of_tokens = batch.get("token_rewards", [])[batch["action_offsets"][b]:batch["action_offsets"][b + 1]]
+        if any(of_tokens):
+            print("  rewards of tokens: " + ", ".join(f"{t}: {value:g}" for t, value in enumerate(of_tokens) if value != 0))

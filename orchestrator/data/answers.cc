@@ -13,19 +13,6 @@
 #include "orchestrator/data/reward_sources.h"
 
 namespace quartet {
-namespace {
-
-void SetTokenTexts(const Tokenizer& tokenizer, ScoreItem* item) {
-  const TokenSequence& tokens = item->tokens();
-  const std::vector<int32_t> ids(tokens.ids().begin(), tokens.ids().end());
-  const auto first = std::ranges::find(tokens.action_mask(), true) - tokens.action_mask().begin();
-  std::vector<std::string> texts = TokenTexts(tokenizer, ids, first);
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (tokens.action_mask(static_cast<int>(first + i))) item->add_token_texts(std::move(texts[i]));
-  }
-}
-
-}  // namespace
 
 SamplingParams AnswerLimits(const RolloutConfig& rollout) {
   SamplingParams sampling;
@@ -43,6 +30,16 @@ std::string DecodeResponse(const TokenSequence& tokens, const Tokenizer& tokeniz
   return tokenizer.Decode(ids, /*skip_special_tokens=*/true);
 }
 
+std::vector<std::string> ActionTexts(const TokenSequence& tokens, const Tokenizer& tokenizer) {
+  const std::vector<int32_t> ids(tokens.ids().begin(), tokens.ids().end());
+  const auto first = std::ranges::find(tokens.action_mask(), true) - tokens.action_mask().begin();
+  std::vector<std::string> texts = TokenTexts(tokenizer, ids, first), of_actions;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (tokens.action_mask(static_cast<int>(first + i))) of_actions.push_back(std::move(texts[i]));
+  }
+  return of_actions;
+}
+
 ScoreItem MakeScoreItem(uint64_t index, const GeneratedSequence& answer, const PromptRecord& prompt,
                         const RewardConfig& reward, const Tokenizer& tokenizer) {
   ScoreItem item;
@@ -55,7 +52,9 @@ ScoreItem MakeScoreItem(uint64_t index, const GeneratedSequence& answer, const P
   if (!ReadsPrompts(reward)) return item;
   item.set_prompt(prompt.text);
   item.set_row(prompt.row);
-  if (GivesTokenRewards(reward)) SetTokenTexts(tokenizer, &item);
+  if (GivesTokenRewards(reward)) {
+    for (std::string& text : ActionTexts(answer.tokens(), tokenizer)) item.add_token_texts(std::move(text));
+  }
   item.set_query(tokenizer.Decode({answer.tokens().ids().begin(), answer.tokens().ids().end()},
                                   /*skip_special_tokens=*/false));
   return item;

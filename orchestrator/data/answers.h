@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "core/tokenizer/tokenizer.h"
@@ -21,6 +22,9 @@ SamplingParams AnswerLimits(const RolloutConfig& rollout);
 
 // The text of the action tokens, without special tokens.
 std::string DecodeResponse(const TokenSequence& tokens, const Tokenizer& tokenizer);
+
+// The text of each action token, special tokens included.
+std::vector<std::string> ActionTexts(const TokenSequence& tokens, const Tokenizer& tokenizer);
 
 // `index`: of the item in its call.
 ScoreItem MakeScoreItem(uint64_t index, const GeneratedSequence& answer, const PromptRecord& prompt,

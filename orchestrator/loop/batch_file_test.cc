@@ -65,7 +65,9 @@ TEST(BatchFile, HasWhatAStepLearnsFrom) {
 
   EXPECT_EQ(OutputOf("python3 examples/batches/read_batch.py " + path),
             "group 0: 3 tokens, 1 of them drawn, reward 0.1, mean advantage 0.5\n"
-            "group 0: 4 tokens, 2 of them drawn, reward 0, mean advantage -0.375\n");
+            "  rewards of tokens: 0: 0.1\n"
+            "group 0: 4 tokens, 2 of them drawn, reward 0, mean advantage -0.375\n"
+            "  rewards of tokens: 0: 0.5, 1: -0.5\n");
 }
 
 }  // namespace

@@ -81,6 +81,10 @@ TEST_F(PpoTokenRewardsTest, AreTheRewardsToGoOfTheirTokens) {
   const auto metrics = Lines("run/metrics.jsonl").at(0);
   EXPECT_EQ(metrics.at("reward/mean"), 0.5) << "of the sums";
   EXPECT_EQ(metrics.at("token_rewards/before_last"), 1);
+  const auto sample = Lines("run/samples.jsonl").at(0);
+  EXPECT_EQ(sample.at("token_rewards"), nlohmann::json({0.25, 0, 0.75}));
+  EXPECT_EQ(sample.at("token_texts").size(), 3);
+  EXPECT_EQ(sample.at("token_texts").at(0), "o") << sample;
   EXPECT_EQ(metrics.at("reward/clipped"), 0);
 }
 

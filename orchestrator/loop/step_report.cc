@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/status_macros.h"
+#include "orchestrator/data/answers.h"
 
 namespace quartet {
 namespace {
@@ -42,7 +43,7 @@ absl::Status AddServiceMetrics(Services& services, Metrics* metrics) {
   return absl::OkStatus();
 }
 
-std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience>& batch) {
+std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience>& batch, const Tokenizer& tokenizer) {
   std::vector<SampleRecord> samples;
   const int64_t count = std::min<int64_t>(kSamplesPerStep, static_cast<int64_t>(batch.size()));
   for (int64_t i = 0; i < count; ++i) {
@@ -54,6 +55,8 @@ std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience
     sample.label = e.prompt->label;
     sample.reward = e.reward;
     sample.parts = e.reward_parts;
+    sample.token_rewards = e.token_rewards;
+    if (!e.token_rewards.empty()) sample.token_texts = ActionTexts(e.tokens, tokenizer);
     sample.kl = BatchKl({e});
     sample.finish_reason = e.truncated ? "length" : "stop";
   }

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "core/run_folder/metrics.h"
 #include "core/run_folder/run_folder.h"
+#include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/loop/experience.h"
@@ -18,7 +19,7 @@ namespace quartet {
 absl::Status AddServiceMetrics(Services& services, Metrics* metrics);
 
 // A few answers to different prompts, from the whole batch.
-std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience>& batch);
+std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience>& batch, const Tokenizer& tokenizer);
 
 // Where the prompts of the run are from several sources: of each that the batch has, source/<name>/reward,
 // response_length (means) and share (of the batch's answers).

@@ -25,6 +25,32 @@ std::string Cut(std::string text) {
   return absl::StrCat(text.substr(0, head), " [... ", tail - head, " bytes left out ...] ", text.substr(tail));
 }
 
+// Of `sample`, as much as of a text: all that a span costs counts.
+std::vector<std::pair<std::string, double>> SpansOf(const nlohmann::json& sample) {
+  constexpr size_t kOfASpan = 12;
+  const auto list = [&](const char* name) {
+    const auto found = sample.find(name);
+    return found != sample.end() && found->is_array() ? *found : nlohmann::json::array();
+  };
+  const nlohmann::json texts = list("token_texts"), rewards = list("token_rewards");
+  std::vector<std::pair<std::string, double>> spans;
+  if (texts.size() != rewards.size()) return spans;
+  size_t bytes = 0;
+  bool begins = true;
+  for (size_t t = 0; t < texts.size(); ++t) {
+    if (bytes > KeptSamples::kText) {
+      spans.emplace_back(absl::StrCat(" [... ", texts.size() - t, " tokens left out]"), 0);
+      break;
+    }
+    if (begins) spans.emplace_back("", 0);
+    if (texts[t].is_string()) spans.back().first += texts[t].get_ref<const std::string&>();
+    if (rewards[t].is_number()) spans.back().second = rewards[t].get<double>();
+    bytes += (begins ? kOfASpan : 0) + (texts[t].is_string() ? texts[t].get_ref<const std::string&>().size() : 0);
+    begins = spans.back().second != 0;
+  }
+  return spans;
+}
+
 }  // namespace
 
 void KeptSamples::Add(const nlohmann::json& sample) {
@@ -51,7 +77,9 @@ void KeptSamples::Add(const nlohmann::json& sample) {
     for (const auto& [name, value] : parts->items()) kept.parts[name] = value.is_number() ? value.get<double>() : kNone;
   }
   constexpr size_t kOther = 60;  // names' places, numbers
+  kept.tokens = SpansOf(sample);
   kept.bytes = kept.prompt.size() + kept.response.size() + kept.label.size() + kOther;
+  for (const auto& [text, reward] : kept.tokens) kept.bytes += text.size() + kOther;
   bytes_ += kept.bytes;
   by_step_[step].push_back(std::move(kept));
   Thin();
@@ -92,6 +120,18 @@ void KeptSamples::AppendJson(std::string* out) const {
   texts("finish", &Sample::finish);
   list("reward", [](int64_t, const Sample& sample, std::string* to) { AppendJsonNumber(sample.reward, to); });
   list("kl", [](int64_t, const Sample& sample, std::string* to) { AppendJsonNumber(sample.kl, to); });
+  list("tokens", [](int64_t, const Sample& sample, std::string* to) {
+    if (sample.tokens.empty()) {
+      absl::StrAppend(to, "null");
+      return;
+    }
+    JsonList spans("[", to);
+    for (const auto& [text, reward] : sample.tokens) {
+      JsonList span("[", spans.Next());
+      AppendJsonText(text, span.Next());
+      AppendJsonNumber(reward, span.Next());
+    }
+  });
   std::set<std::string> names;
   for (const auto& [step, samples] : by_step_) {
     for (const Sample& sample : samples) {

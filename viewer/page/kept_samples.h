@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nlohmann/json.hpp"
@@ -20,8 +21,9 @@ class KeptSamples {
   // Lines of samples.jsonl, in their order.
   void Add(const nlohmann::json& sample);
 
-  // {"total", "steps", "step", "prompt", "response", "label", "reward", "kl", "finish", "parts"}: lists with an entry a
-  // sample, `parts` by the source's name.
+  // {"total", "steps", "step", "prompt", "response", "label", "reward", "kl", "finish", "tokens", "parts"}: lists with
+  // an entry a sample, `parts` by the source's name. `tokens`: where tokens have rewards, [text, reward] of the tokens
+  // up to each that has one, and of those behind the last; else null.
   void AppendJson(std::string* out) const;
 
  private:
@@ -29,6 +31,7 @@ class KeptSamples {
     std::string prompt, response, label, finish;
     double reward = 0, kl = 0;  // NaN: none
     std::map<std::string, double> parts;
+    std::vector<std::pair<std::string, double>> tokens;
     size_t bytes = 0;
   };
 

@@ -42,6 +42,27 @@ TEST(KeptSamples, HaveWhatTheRecordsSay) {
   EXPECT_EQ(json["finish"], Json({"stop", ""}));
 }
 
+TEST(KeptSamples, HaveTheTextUpToEachTokenThatHasAReward) {
+  KeptSamples samples;
+  const auto add = [&samples](const Json& texts, const Json& rewards) {
+    samples.Add({{"step", 0}, {"token_texts", texts}, {"token_rewards", rewards}});
+  };
+  add({"1", "+1", "\n", "So", " 2", "<end>"}, {0, 0, 0.5, 0, -1, 0});
+  add({"a", "b"}, {1, 2});
+  add({"a", "b"}, {0, 0});
+  add({"a"}, {1, 2});
+  add("text", 1);
+  samples.Add({{"step", 0}, {"response", "no rewards of tokens"}});
+  add(std::vector<std::string>(100'000, "x"), std::vector<double>(100'000, 1));
+  const Json tokens = JsonOf(samples)["tokens"];
+  EXPECT_EQ(tokens[0], Json::parse(R"([["1+1\n", 0.5], ["So 2", -1], ["<end>", 0]])"));
+  EXPECT_EQ(tokens[1], Json::parse(R"([["a", 1], ["b", 2]])"));
+  EXPECT_EQ(tokens[2], Json::parse(R"([["ab", 0]])"));
+  for (const int none : {3, 4, 5}) EXPECT_TRUE(tokens[none].is_null()) << none;
+  EXPECT_LT(tokens[6].dump().size(), 2 * KeptSamples::kText);
+  EXPECT_NE(tokens[6].back()[0].get<std::string>().find("tokens left out"), std::string::npos);
+}
+
 TEST(KeptSamples, CutLongTextsBetweenCharacters) {
   KeptSamples samples;
   std::string text;

@@ -571,6 +571,12 @@ function textCell(text, name, find) {
   else box.append(t);
   return make('td', {'data-name': name}, box);
 }
+// What tokens are worth: the text up to each that has a reward.
+function answerCell(k, find) {
+  const cell = textCell(A.response[k], 'answer', find), spans = A.tokens[k];
+  if (spans && !find) cell.firstChild.replaceChildren(...spans.map(([text, reward]) => make('span', reward ? {class: reward > 0 ? 'gain' : 'loss', title: 'reward of its last token: ' + plain(reward)} : {}, visible(text))));
+  return cell;
+}
 const plain = v => v === null || v === undefined ? '–' : String(+v.toPrecision(3)).replace('-', '−');
 function rewardCell(k) {
   const cell = make('td', {class: 'num', 'data-name': 'reward'}, plain(A.reward[k]));
@@ -598,7 +604,7 @@ function change() {
     const scale = D.bounds || [Math.min(...A.reward), Math.max(...A.reward)];
     body.append(make('tr', {'aria-selected': String(best === anchor)}, make('td', {class: 'num', 'data-name': 'steps'}, `${group(a)}–${group(b)}`),
       make('td', {class: 'num', 'data-name': 'mean reward'}, sig(mean), make('span', {class: 'level'}, make('i', {style: {width: 100 * Math.max(0, (mean - scale[0]) / (scale[1] - scale[0] || 1)) + '%'}}))),
-      make('td', {class: 'num muted', 'data-name': 'samples like it'}, group(of.length)), textCell(A.prompt[best], 'prompt'), textCell(A.response[best], 'answer'), textCell(A.label[best], 'right answer'), rewardCell(best)));
+      make('td', {class: 'num muted', 'data-name': 'samples like it'}, group(of.length)), textCell(A.prompt[best], 'prompt'), answerCell(best), textCell(A.label[best], 'right answer'), rewardCell(best)));
   }
   table.append(body);
   return table;
@@ -611,7 +617,7 @@ function list() {
   hits.sort(by[filter.sort]);
   const table = make('table', {class: 'answers'});
   table.append(...columnsOf([['step', 1, '62px'], ['prompt', 0, '30%'], ['answer', 0, ''], ['right answer', 0, '12%'], ['reward', 1, partNames.length > 1 ? '96px' : '64px'], ['KL', 1, '62px'], ['ended by', 0, '62px'], ['', 0, '74px']]));
-  table.append(make('tbody', {}, hits.slice(0, shownRows).map(k => make('tr', {}, make('td', {class: 'num', 'data-name': 'step'}, group(A.step[k])), textCell(A.prompt[k], 'prompt', find), textCell(A.response[k], 'answer', find), textCell(A.label[k], 'right answer', find), rewardCell(k),
+  table.append(make('tbody', {}, hits.slice(0, shownRows).map(k => make('tr', {}, make('td', {class: 'num', 'data-name': 'step'}, group(A.step[k])), textCell(A.prompt[k], 'prompt', find), answerCell(k, find), textCell(A.label[k], 'right answer', find), rewardCell(k),
     make('td', {class: 'num', 'data-name': 'KL'}, sig(A.kl[k], 2)), make('td', {'data-name': 'ended by'}, visible(A.finish[k])), make('td', {class: 'num noprint'}, make('button', {class: 'plain', type: 'button', onclick() { anchor = k; view = 'change'; showSamples(); $('s-samples').scrollIntoView(); }}, 'over the run'))))));
   const more = hits.length > shownRows ? make('p', {style: {padding: '8px 0'}}, make('button', {type: 'button', onclick() { shownRows += 200; showSamples(); }}, `${group(Math.min(200, hits.length - shownRows))} more of ${group(hits.length)}`)) : '';
   return make('div', {}, table, hits.length ? more : make('p', {class: 'muted', style: {padding: '12px 0'}}, 'No sample matches.'));
