@@ -22,6 +22,10 @@ check() {
   local inside=(bwrap --bind "$root" / --proc /proc --dev /dev --tmpfs /tmp --unshare-net --die-with-parent --clearenv
     --setenv PATH /usr/bin:/bin --setenv HOME /root)
   "${inside[@]}" /anywhere/quartet/quartet --version
+  local command
+  for command in $(sed -n 's/^  \([a-z_| ]*\)) .*exec.*/\1/p' "$root/anywhere/quartet/quartet" | tr -d '|'); do
+    "${inside[@]}" /anywhere/quartet/quartet "$command" --help >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  done
   "${inside[@]}" --bind "$work" /runs /anywhere/quartet/quartet quickstart --run_dir="/runs/run_$name" >"$work/log" 2>&1 ||
     { tail -20 "$work/log"; exit 1; }
   grep "held-out problems solved" "$work/log"

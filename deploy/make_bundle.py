@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Puts programs and the libraries that they need into one archive that is unpacked anywhere.
 
-    make_bundle.py ARCHIVE --root=FOLDER --version=FILE --command=FILE --license=FILE --readme=FILE [--package=NAME]... PROGRAM...
+    make_bundle.py ARCHIVE --root=FOLDER --version=FILE --command=FILE --license=FILE --readme=FILE [--package=NAME]... [--file=FILE]... PROGRAM...
 
 Each PROGRAM is a file below --root and keeps its place there; the command, the version, the license and the readme go beside them. Shared libraries that the
 loader finds for them now go to lib/, where the programs' own search path (.bazelrc) finds them; those of the C and C++ compiler stay
 the host's. notices/ has what the makers of each library say of its use: the copyright file of its Debian package, with the licenses
 that this names, or the license files of its wheel; and those of each --package, of which only headers or scripts are in the programs.
+Each --file of the sources, such as what errors name, keeps its place among them.
 Archives of the same files are the same bytes: names are in order, times and owners are none.
 """
 import argparse
@@ -108,6 +109,7 @@ def main():
     parser.add_argument('--license', required=True)
     parser.add_argument('--readme', required=True)
     parser.add_argument('--package', action='append', default=[])
+    parser.add_argument('--file', action='append', default=[])
     parser.add_argument('programs', nargs='+')
     arguments = parser.parse_args()
 
@@ -121,6 +123,7 @@ def main():
         files[os.path.relpath(program, arguments.root)] = (program, 0o755)
     files['quartet'] = (arguments.command, 0o755)
     files.update(('notices/' + name, (path, 0o644)) for name, path in notices.items())
+    files.update((name, (name, 0o644)) for name in arguments.file)
     files['LICENSE'] = (arguments.license, 0o644)
     files['README.md'] = (arguments.readme, 0o644)
     files['version.txt'] = (arguments.version, 0o644)

@@ -42,6 +42,13 @@ class MakeBundleTest(unittest.TestCase):
         self.assertEqual(files['notices/zlib1g/copyright'], pathlib.Path('/usr/share/doc/zlib1g/copyright').read_bytes())
         self.assertIn('notices/nlohmann-json3-dev/copyright', files)
 
+    def test_files_of_the_sources_keep_their_places(self):
+        (self.folder / 'examples/rewards').mkdir(parents=True)
+        (self.folder / 'examples/rewards/mine.py').write_text('a judge')
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        self.assertEqual(self.make('--file=examples/rewards/mine.py')['examples/rewards/mine.py'], b'a judge')
+
     def test_licenses_that_a_notice_leaves_to_debian_are_there(self):
         files = self.make('--package=libgmp-dev')
         self.assertIn(b'LESSER', files['notices/common-licenses/LGPL-3'])

@@ -26,6 +26,10 @@ def refuse(text):
     sys.exit(2)
 
 
+if '--help' in sys.argv[1:]:  # also where there is no Ray
+    print(__doc__)
+    sys.exit()
+
 try:
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group

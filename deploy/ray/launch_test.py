@@ -56,6 +56,10 @@ class LaunchTest(unittest.TestCase):
             self.assertIsNone(process.poll(), 'it has ended')
             time.sleep(0.01)
 
+    def test_it_tells_what_it_is_without_ray(self):
+        said = subprocess.run([sys.executable, '-I', HERE / 'launch.py', '--help'], capture_output=True, text=True, check=True).stdout
+        self.assertIn('Runs the ranks of a launch plan on a Ray cluster', said)
+
     def test_an_orchestrator_that_was_killed_or_has_failed_is_started_again(self):
         for end in ('kill -KILL $$', 'exit 1', 'exit 143'):
             (self.folder / 'starts').unlink(missing_ok=True)
