@@ -1,12 +1,18 @@
 #include "core/service/ranks/call_metrics.h"
 
+#include <grpc/grpc.h>
+#include <grpcpp/server_context.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
+
+#include "core/service/rpc/end_call.h"
 
 namespace quartet {
 namespace {
@@ -26,21 +32,34 @@ const char* NameOf(grpc::StatusCode code) {
 // One call.
 class CallTimer final : public grpc::experimental::Interceptor {
  public:
-  CallTimer(CallMetrics* metrics, std::string method)
+  CallTimer(CallMetrics* metrics, std::string method, grpc::experimental::ServerRpcInfo* info)
       : metrics_(metrics),
         method_(std::move(method)),
+        context_(info->server_context()),
+        is_unsent_(info->type() == grpc::experimental::ServerRpcInfo::Type::CLIENT_STREAMING ||
+                   info->type() == grpc::experimental::ServerRpcInfo::Type::BIDI_STREAMING),
         begin_(std::chrono::steady_clock::now()),
         in_flight_(metrics->in_flight_.Add({{"method", method_}})) {
     in_flight_.Increment();
-    metrics_->Count(1);
+    metrics_->Add(this);
   }
   ~CallTimer() override {
     if (!has_status_) in_flight_.Decrement();
-    metrics_->Count(-1);
+    metrics_->Remove(this);
+    if (call_ != nullptr) grpc_call_unref(call_);
   }
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    if (methods->QueryInterceptionHookPoint(grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS)) {
+    using Point = grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(Point::POST_RECV_INITIAL_METADATA)) {
+      grpc_call* const call = context_->c_call();
+      grpc_call_ref(call);
+      call_ = call;
+    }
+    if (methods->QueryInterceptionHookPoint(Point::POST_RECV_MESSAGE) && methods->GetRecvMessage() == nullptr) {
+      is_unsent_ = false;
+    }
+    if (methods->QueryInterceptionHookPoint(Point::PRE_SEND_STATUS)) {
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin_;
       static const auto* const buckets = new prometheus::Histogram::BucketBoundaries(DurationBuckets(1e-3, 1e3));
       metrics_->handling_.Add({{"method", method_}, {"code", NameOf(methods->GetSendStatus().error_code())}}, *buckets)
@@ -50,9 +69,17 @@ class CallTimer final : public grpc::experimental::Interceptor {
     methods->Proceed();
   }
 
+  // Whether its client may send more.
+  bool is_unsent() const { return is_unsent_; }
+  // Null before it has begun.
+  grpc_call* call() const { return call_; }
+
  private:
   CallMetrics* const metrics_;
   const std::string method_;
+  grpc::ServerContextBase* const context_;
+  std::atomic<bool> is_unsent_;
+  std::atomic<grpc_call*> call_ = nullptr;  // which stays for as long as this
   const std::chrono::steady_clock::time_point begin_;
   prometheus::Gauge& in_flight_;
   bool has_status_ = false;
@@ -65,7 +92,7 @@ class Factory final : public grpc::experimental::ServerInterceptorFactoryInterfa
   explicit Factory(CallMetrics* metrics) : metrics_(metrics) {}
   grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
     if (info->method() == std::string_view("/quartet.Rank/Lane")) return nullptr;
-    return new CallTimer(metrics_, info->method() + (info->method()[0] == '/' ? 1 : 0));
+    return new CallTimer(metrics_, info->method() + (info->method()[0] == '/' ? 1 : 0), info);
   }
 
  private:
@@ -88,15 +115,37 @@ std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> CallMetri
   return std::make_unique<Factory>(this);
 }
 
-void CallMetrics::Count(int calls) {
+void CallMetrics::Add(CallTimer* call) {
   const std::lock_guard lock(mutex_);
-  calls_ += calls;
+  calls_.insert(call);
+}
+
+void CallMetrics::Remove(CallTimer* call) {
+  const std::lock_guard lock(mutex_);
+  calls_.erase(call);
   changed_.notify_all();
 }
 
 bool CallMetrics::AwaitNone(const Deadline& until) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, until.time(), [this] { return calls_ == 0; });
+  return changed_.wait_until(lock, until.time(), [this] { return calls_.empty(); });
+}
+
+void CallMetrics::EndUnsent(const absl::Status& status) {
+  std::vector<grpc_call*> calls;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const CallTimer* timer : calls_) {
+      if (timer->call() == nullptr || !timer->is_unsent()) continue;
+      calls.push_back(timer->call());
+      grpc_call_ref(calls.back());
+    }
+  }
+  // What follows from their ends may run here, and come to this object.
+  for (grpc_call* call : calls) {
+    EndCall(call, status);
+    grpc_call_unref(call);
+  }
 }
 
 MetricFamilies CallMetrics::Collect() const { return registry_.Collect(); }

@@ -179,10 +179,11 @@ class RankServerImpl final : public RankServer {
     if (server_ != nullptr) {
       const Deadline grace_end = Deadline::In(grace), end = Deadline::In(grace + kLastWords);
       if (listener_ != nullptr) listener_->Stop();
+      const absl::Status status = absl::UnavailableError(absl::StrCat("the ", context_.service, " stops: ", why));
+      call_metrics_.EndUnsent(status);
       // Takes no new calls from now on; returns once none is left, and no lane.
       std::thread shutdown([&] { server_->Shutdown(FromNow(grace + kLastWords)); });
       if (!call_metrics_.AwaitNone(grace_end) || !group_->AwaitCalls(grace_end)) {
-        const absl::Status status = absl::UnavailableError(absl::StrCat("the ", context_.service, " stops: ", why));
         group_->EndCalls(status);
         service_->EndCalls(status);
         call_metrics_.AwaitNone(end);

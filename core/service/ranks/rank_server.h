@@ -47,8 +47,9 @@ class RankServer {
   // rank. Once; may be ended from another thread by Shutdown.
   virtual absl::Status Serve() = 0;
 
-  // NOT_SERVING, no new calls; running ones end after `grace`, with UNAVAILABLE, which says `why`, or cut off where
-  // they do not end soon even then. Waits for the executor thread. Idempotent.
+  // NOT_SERVING, no new calls; running ones end with UNAVAILABLE, which says `why`: at once where their clients have
+  // not sent all, the others after `grace`, or cut off where they do not end soon even then. Waits for the executor
+  // thread. Idempotent.
   virtual void Shutdown(absl::Duration grace, const std::string& why) = 0;
 
   // How long the service has been serving and no orchestrator has been there; zero on ranks that orchestrators do not

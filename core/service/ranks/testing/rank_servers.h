@@ -28,6 +28,7 @@ struct Journal {
   std::atomic<int> slept = 0;  // calls that take their time have begun
   std::atomic<bool> released = false;
   std::atomic<int> ended = 0;  // lanes of the leader
+  std::atomic<int> read = 0;   // messages of clients
   std::mutex mutex;
   std::vector<std::vector<std::string>> by_rank;
   std::function<void(int rank)> on_write;  // set before calls; from any thread
@@ -42,11 +43,26 @@ struct Journal {
   }
 };
 
+// Reads what a client sends, to its end.
+class FakeRollout : public Rollout::Service {
+ public:
+  explicit FakeRollout(Journal* journal) : journal_(journal) {}
+  grpc::Status Generate(grpc::ServerContext*,
+                        grpc::ServerReaderWriter<GenerateReply, GenerateRequest>* stream) override {
+    GenerateRequest request;
+    while (stream->Read(&request)) ++journal_->read;
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "the batch is not whole");
+  }
+
+ private:
+  Journal* const journal_;
+};
+
 class FakeService : public RankService {
  public:
   FakeService(const RankContext& context, RankGroup& group, Journal* journal, absl::Status load,
               const std::atomic<bool>* is_ready)
-      : context_(context), load_(std::move(load)), is_ready_(is_ready) {
+      : context_(context), load_(std::move(load)), is_ready_(is_ready), service_(journal) {
     const int rank = context.rank;
     group.Register("beside", RankGroup::Kind::kConcurrent, [](const RankInput&) { return RankOutput(); });
     // The last rank does not end.
@@ -115,7 +131,7 @@ class FakeService : public RankService {
   const absl::Status load_;
   const std::atomic<bool>* const is_ready_;
   bool loaded_store_ = false;
-  Rollout::Service service_;
+  FakeRollout service_;
 };
 
 // A group of ranks that are parts of this process.
