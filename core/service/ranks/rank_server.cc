@@ -48,8 +48,6 @@ namespace {
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
 // How long calls that have been told to end may take to say so to their clients, and this rank to say so to others.
 constexpr absl::Duration kLastWords = absl::Milliseconds(500);
-// How long the launcher, which knows how a rank ended, gets to say so before others say only that it is gone.
-constexpr std::chrono::seconds kPrecedence{2};
 
 class RankServerImpl final : public RankServer {
  public:
@@ -243,7 +241,8 @@ class RankServerImpl final : public RankServer {
     unfit_ = true;
     if (!options_.leader_file.empty()) {
       std::unique_lock lock(stop_mutex_);
-      stop_changed_.wait_for(lock, kPrecedence, [this] { return stopping_.load(); });
+      stop_changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.launcher_precedence),
+                             [this] { return stopping_.load(); });
     }
     Broken(status);
   }

@@ -26,6 +26,8 @@ struct RankServerOptions {
   // Of a launcher that has started all ranks, and watches them. The leader writes its address there as soon as it
   // listens, and removes it once all ranks have come. "": there is no launcher.
   std::string leader_file;
+  // How long it, which knows how a rank ended, gets to say so before others say only that the rank is gone.
+  absl::Duration launcher_precedence = absl::Seconds(2);
   // The leader writes its address there once it serves.
   std::string address_file;
   absl::Duration connect_timeout = absl::Seconds(60);

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -180,6 +181,22 @@ TEST(RankServer, IsNotServingOnceItsRanksCannotWorkTogether) {
   for (const auto& [rank, why] : group.AllBroken()) EXPECT_THAT(why, HasSubstr("the device is lost")) << rank;
   EXPECT_THAT(group.Broken()[0], HasSubstr(absl::StrCat("rank 1 (", group.servers[1]->context().endpoint, ")")));
   for (const auto& server : group.servers) EXPECT_FALSE(IsServing(*server));
+}
+
+// A launcher knows more of a rank that has gone without a word, and nothing of why one says that it cannot go on.
+TEST(RankServer, WaitsForALauncherOnlyWhereNoRankHasSaidWhy) {
+  for (const int first : {0, 1}) {
+    const std::filesystem::path folder = testing::TempDir() + "/leader";
+    std::filesystem::create_directory(folder);
+    Group group(3, 3, {}, 300, [&](RankServerOptions* options) {
+      options->leader_file = folder / "file";
+      options->launcher_precedence = absl::Hours(1);
+    });
+    group.Serve();
+    group.groups[first]->Break(absl::InternalError("the device is lost"));
+    for (const auto& [rank, why] : group.AllBroken()) EXPECT_THAT(why, HasSubstr("the device is lost")) << rank;
+    EXPECT_EQ(group.Broken().size(), 3u);
+  }
 }
 
 TEST(RankServer, RefusesAPortInUse) {

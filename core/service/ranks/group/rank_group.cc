@@ -267,9 +267,14 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   // Runs a callback of this rank, which may take its time.
   void Call(std::function<void()> callback) { running_callbacks_.emplace_back(std::move(callback)); }
 
-  void Lose(const absl::Status& status) {
-    Call([this, status] {
-      if (callbacks_.on_lost) callbacks_.on_lost(status);
+  // `said`: another rank has told so.
+  void Lose(const absl::Status& status, bool said) {
+    Call([this, status, said] {
+      if (said) {
+        Break(status);
+      } else if (callbacks_.on_lost) {
+        callbacks_.on_lost(status);
+      }
       const std::lock_guard lock(mutex_);
       lost_.Update(status);
       changed_.notify_all();
@@ -282,7 +287,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     const std::lock_guard lock(mutex_);
     left_[rank] = true;
     if (leaving_) return;
-    if (leaves.broken()) return Lose(absl::UnavailableError(leaves.why()));
+    if (leaves.broken()) return Lose(absl::UnavailableError(leaves.why()), /*said=*/true);
     const bool passed_on = absl::StrContains(leaves.why(), " (of rank ");
     Call([this, why = passed_on ? leaves.why() : absl::StrCat(leaves.why(), " (of rank ", rank, ")")] {
       if (callbacks_.on_leave) callbacks_.on_leave(why);
@@ -299,7 +304,8 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
             absl::IsFailedPrecondition(end) || absl::IsAlreadyExists(end) || absl::IsInvalidArgument(end);
         const std::string why(end.message());
         Lose(refused ? absl::FailedPreconditionError(absl::StrCat("refused by rank 0: ", why))
-                     : absl::UnavailableError(absl::StrCat(NameOf(rank), " is gone", why.empty() ? "" : ": ", why)));
+                     : absl::UnavailableError(absl::StrCat(NameOf(rank), " is gone", why.empty() ? "" : ": ", why)),
+             /*said=*/refused);
       }
       changed_.notify_all();
     }

@@ -66,9 +66,9 @@ class RankGroup {
 
   // From any thread. Each may take its time, and may call Announce.
   struct Callbacks {
-    // The ranks cannot work together any more, as this one has found. At most once.
+    // The ranks cannot work together any more, as this one has found or another says. At most once.
     std::function<void(const absl::Status&)> on_broken;
-    // Another rank says so, or is gone; not once this rank leaves.
+    // Another rank is gone without a word: whoever started it may know more. Not once this rank leaves.
     std::function<void(const absl::Status&)> on_lost;
     // Another rank was told to end, and why; likewise.
     std::function<void(const std::string& why)> on_leave;

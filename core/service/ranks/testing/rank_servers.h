@@ -139,12 +139,12 @@ class Group {
  public:
   explicit Group(int world_size, std::vector<absl::Status> loads = {}, int collective_timeout_seconds = 300)
       : Group(world_size, world_size, std::move(loads), collective_timeout_seconds) {
-    std::vector<std::thread> threads;
-    for (int r = 0; r < world_size; ++r) threads.emplace_back([this, r] { statuses[r] = servers[r]->Serve(); });
-    for (std::thread& t : threads) t.join();
+    Serve();
   }
-  // The first of the ranks listen, and do not serve yet.
-  Group(int world_size, int listening, std::vector<absl::Status> loads = {}, int collective_timeout_seconds = 300)
+  // The first of the ranks listen, and do not serve yet. `change` what they are started with.
+  Group(
+      int world_size, int listening, std::vector<absl::Status> loads = {}, int collective_timeout_seconds = 300,
+      const std::function<void(RankServerOptions*)>& change = [](RankServerOptions*) {})
       : groups(world_size), statuses(world_size) {
     journal.by_rank.resize(world_size);
     loads.resize(world_size);
@@ -174,8 +174,14 @@ class Group {
         std::lock_guard<std::mutex> lock(mutex);
         left[r] = why;
       };
+      change(&options);
       servers.push_back(RankServer::Create(std::move(options)).value());
     }
+  }
+  void Serve() {
+    std::vector<std::thread> threads;
+    for (size_t r = 0; r < servers.size(); ++r) threads.emplace_back([this, r] { statuses[r] = servers[r]->Serve(); });
+    for (std::thread& t : threads) t.join();
   }
   ~Group() {
     journal.released = true;
