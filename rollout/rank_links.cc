@@ -10,7 +10,7 @@ namespace quartet {
 RankLinks::RankLinks(RankGroup& group, RankWorker& worker, Dispatcher& dispatcher)
     : group_(group), worker_(worker), dispatcher_(dispatcher) {
   group.OnEvents({.on_event = [this](int rank, const std::string& event) { Hear(rank, event); },
-                  .on_end = [this](int rank) { Lose(rank); }});
+                  .on_end = [this](int rank, const std::string& fate) { Lose(rank, fate); }});
 }
 
 RankLinks::~RankLinks() {
@@ -67,9 +67,9 @@ void RankLinks::Hear(int rank, const std::string& event) {
   worker_.Put(std::move(work));
 }
 
-void RankLinks::Lose(int rank) {
+void RankLinks::Lose(int rank, const std::string& fate) {
   if (!group_.is_leader()) return worker_.Close();
-  dispatcher_.Fail(absl::UnavailableError(absl::StrCat("rank ", rank, " (", group_.endpoints()[rank], ") is gone")));
+  dispatcher_.Fail(absl::UnavailableError(absl::StrCat("rank ", rank, " (", group_.endpoints()[rank], ") ", fate)));
 }
 
 }  // namespace quartet

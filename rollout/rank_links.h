@@ -30,7 +30,7 @@ class RankLinks {
 
  private:
   void Hear(int rank, const std::string& event);
-  void Lose(int rank);
+  void Lose(int rank, const std::string& fate);
   void Supply(int group);
 
   RankGroup& group_;

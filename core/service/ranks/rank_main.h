@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/metrics/families.h"
 #include "core/rank/rank_context.h"
@@ -49,6 +50,8 @@ struct RankMainOptions {
   std::function<absl::StatusOr<std::unique_ptr<RankService>>(const RunConfig& config, const RankContext& context,
                                                              RankGroup& group)>
       create_check;
+  // Of RankGroup; shorter in tests.
+  absl::Duration beat = absl::Seconds(1);
 };
 
 // Runs one rank until SIGINT, SIGTERM, the parent's end or a broken group, and ends the process. Static objects are not

@@ -92,9 +92,11 @@ class RankServerImpl final : public RankServer {
                                       placement.max_call_bytes(), placement.max_calls_bytes());
     context_.batch_limits = batch_limits_.get();
 
-    group_ = RankGroup::Create(context_, {.on_broken = [this](const absl::Status& s) { Broken(s); },
-                                          .on_lost = [this](const absl::Status& s) { OnLost(s); },
-                                          .on_leave = [this](const std::string& why) { OnLeave(why); }});
+    group_ = RankGroup::Create(context_,
+                               {.on_broken = [this](const absl::Status& s) { Broken(s); },
+                                .on_lost = [this](const absl::Status& s) { OnLost(s); },
+                                .on_leave = [this](const std::string& why) { OnLeave(why); }},
+                               options_.service.beat);
     trace_ = std::make_unique<TraceService>(context_, *group_);
     QUARTET_ASSIGN_OR_RETURN(service_, options_.service.create(options_.config, context_, *group_));
 
@@ -283,7 +285,7 @@ class RankServerImpl final : public RankServer {
       gate_.Open(local_store_.get());
     } else {
       QUARTET_ASSIGN_OR_RETURN(const std::string leader, FindLeader(deadline));
-      channel = MakeChannel(leader, channel_credentials_);
+      channel = MakeChannel(leader, channel_credentials_, 0, /*keepalive=*/false);  // the group has its own
       while (!channel->WaitForConnected(FromNow(kPoll))) {
         if (stopping_) return absl::CancelledError("stopped before rank 0 was reached");
         if (deadline.passed()) {

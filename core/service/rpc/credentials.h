@@ -23,9 +23,10 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
 
 // A channel with the settings that all our clients use: keepalive, quick reconnection, no HTTP proxy, default message
 // limits, a connection of its own. Above 0, at most `most_unread_bytes` of a stream wait here to be read; else gRPC
-// lets as many come as it finds the connection to carry, which on one host is tens of MiB.
+// lets as many come as it finds the connection to carry, which on one host is tens of MiB. Without `keepalive` who uses
+// it finds by itself that nobody is at its other end any more: gRPC's counts the time in which this process is stopped.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                                           int most_unread_bytes = 0);
+                                           int most_unread_bytes = 0, bool keepalive = true);
 
 }  // namespace quartet

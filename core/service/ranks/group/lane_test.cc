@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/service/ranks/testing/rank_servers.h"
@@ -22,25 +24,33 @@ using ::testing::HasSubstr;
 // The leader of two ranks, whose other one is the test.
 class LaneTest : public ::testing::Test {
  protected:
-  LaneTest() : leader_(2, /*listening=*/1) {}
+  explicit LaneTest(absl::Duration beat = absl::Seconds(1))
+      : leader_(2, /*listening=*/1, {}, 300, [beat](RankServerOptions* options) { options->service.beat = beat; }) {}
   ~LaneTest() override {
     if (serving_.joinable()) serving_.join();
   }
 
   // Opens a lane and says who comes.
   struct Lane {
-    Lane(const std::string& address, const LaneJoin& join)
+    explicit Lane(const std::string& address)
         : stub(Rank::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))),
-          stream(stub->Lane(&context)) {
+          stream(stub->Lane(&context)) {}
+    Lane(const std::string& address, const LaneJoin& join) : Lane(address) {
       RankMessage message;
       *message.mutable_join() = join;
       stream->Write(message);
     }
     ~Lane() { context.TryCancel(); }
+    // The next but for being asked whether this rank is there, which it answers.
     RankMessage Read() {
       RankMessage message;
-      EXPECT_TRUE(stream->Read(&message));
-      return message;
+      while (stream->Read(&message)) {
+        if (!message.ask()) return message;
+        message.set_here(true);
+        stream->Write(message);
+      }
+      ADD_FAILURE() << "the lane has ended";
+      return {};
     }
     // Of a lane that the leader ends.
     absl::Status End() {
@@ -133,9 +143,106 @@ TEST_F(LaneTest, ARankThatDoesNotAnswerIsNamedBeforeACallBegins) {
   absl::SleepFor(absl::Milliseconds(200));  // in 100 ms it may say nothing
   EXPECT_EQ(leader_.Run("echo", "lost", absl::Milliseconds(300)).status(),
             absl::DeadlineExceededError("echo: not all ranks were ready in time: rank 1 (host:1)"));
-  EXPECT_TRUE(lane->Read().ask());
   EXPECT_TRUE(leader_.journal.Of(0).empty());
   EXPECT_TRUE(leader_.Broken().empty());
+}
+
+class QuickLaneTest : public LaneTest {
+ protected:
+  QuickLaneTest() : LaneTest(absl::Milliseconds(100)) {}
+};
+
+TEST_F(QuickLaneTest, OneThatIsSilentIsGivenUpAndToldSo) {
+  const std::unique_ptr<Lane> lane = Join();
+  std::thread call([&] {
+    const absl::Status status = leader_.Run("look", "h").status();
+    EXPECT_TRUE(Contains(status, "rank 1 (host:1)")) << status;
+    EXPECT_TRUE(Contains(status, "has not answered for 2.5s")) << status;
+  });
+  EXPECT_TRUE(lane->Read().has_work());
+  const std::string why = "rank 1 (host:1) has not answered for 2.5s: it is stopped, or its host is gone";
+  EXPECT_EQ(lane->End(), absl::DeadlineExceededError(why));
+  call.join();
+  EXPECT_EQ(leader_.AllBroken()[0], why);
+}
+
+TEST_F(QuickLaneTest, OneThatAnswersIsThereHoweverLittleItSays) {
+  const std::unique_ptr<Lane> lane = Join();
+  for (int i = 0; i < 30; ++i) {
+    RankMessage message;
+    ASSERT_TRUE(lane->stream->Read(&message));
+    EXPECT_TRUE(message.ask());
+    message.set_here(true);
+    ASSERT_TRUE(lane->stream->Write(message));
+  }
+  EXPECT_TRUE(leader_.Broken().empty());
+}
+
+TEST_F(QuickLaneTest, EndsWhereNobodySaysWhoComes) {
+  const std::unique_ptr<Lane> lane = Join();
+  EXPECT_EQ(Lane(address()).End(), absl::DeadlineExceededError("no `join` came within 1s"));
+  EXPECT_TRUE(leader_.Broken().empty());
+}
+
+// A leader that speaks the protocol by hand, of a follower that is as the test says.
+class ByHand : public Rank::Service {
+ public:
+  grpc::Status Lane(grpc::ServerContext* context, grpc::ServerReaderWriter<RankMessage, RankMessage>* stream) override {
+    RankMessage message;
+    EXPECT_TRUE(stream->Read(&message));
+    message.mutable_welcome()->add_endpoints("host:1");
+    message.mutable_welcome()->add_endpoints("host:2");
+    stream->Write(message);
+    if (!end.ok()) return end;
+    while (stream->Read(&message)) said.push_back(message);
+    return grpc::Status::OK;
+  }
+  grpc::Status end;               // of the lane, unless it is OK
+  std::vector<RankMessage> said;  // by the follower, once it has ended the lane
+};
+
+// Why the follower takes the ranks to be broken.
+std::string BrokenBeside(ByHand* leader) {
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(leader);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  RankContext context;
+  context.rank = 1;
+  context.world_size = 2;
+  context.endpoint = "host:2";
+  std::promise<std::string> broken;
+  std::unique_ptr<RankGroup> follower;
+  follower = RankGroup::Create(context,
+                               {.on_broken =
+                                    [&](const absl::Status& status) {
+                                      follower->Announce(std::string(status.message()), /*broken=*/true);
+                                      broken.set_value(std::string(status.message()));
+                                    },
+                                .on_lost = [](const absl::Status& status) { ADD_FAILURE() << status; },
+                                .on_leave = {}},
+                               absl::Milliseconds(20));
+  const auto channel = grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials());
+  follower->Start(channel, absl::Seconds(30)).IgnoreError();
+  const std::string why = broken.get_future().get();
+  follower->CloseLanes(Deadline::In(absl::Seconds(30)));
+  return why;
+}
+
+TEST(Follower, GivesUpALeaderThatIsSilentAndTellsIt) {
+  ByHand leader;
+  const std::string why = "rank 0 (host:1) has not answered for 500ms: it is stopped, or its host is gone";
+  EXPECT_EQ(BrokenBeside(&leader), why);
+  ASSERT_FALSE(leader.said.empty());
+  EXPECT_EQ(leader.said.back().leaves().why(), why);
+}
+
+// As one that was stopped for a time hears it: the leader is there.
+TEST(Follower, ThatWasGivenUpSaysSo) {
+  ByHand leader;
+  leader.end = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "rank 1 (host:2) has not answered for 25s");
+  EXPECT_EQ(BrokenBeside(&leader), "given up by rank 0: rank 1 (host:2) has not answered for 25s");
 }
 
 TEST_F(LaneTest, JoinsEachRankOnce) {

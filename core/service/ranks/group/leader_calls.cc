@@ -246,14 +246,14 @@ void LeaderCalls::Answer(int rank, LanePart answer) {
   Take(call, rank, std::move(error));
 }
 
-void LeaderCalls::Lose(int rank) {
+void LeaderCalls::Lose(int rank, const std::string& fate) {
   const std::lock_guard lock(mutex_);
   heard_[rank] = kNoLane;
-  if (refusal_.ok()) refusal_ = absl::UnavailableError(absl::StrCat(names_[rank], " is gone"));
+  if (refusal_.ok()) refusal_ = absl::UnavailableError(absl::StrCat(names_[rank], " ", fate));
   for (const auto& [number, call] : sent_) {
     if (call->outputs[rank].has_value()) continue;
     call->lost = true;
-    Take(*call, rank, absl::UnavailableError("is gone"));
+    Take(*call, rank, absl::UnavailableError(fate));
   }
   changed_.notify_all();
 }

@@ -36,10 +36,10 @@ class LeaderCalls {
                                               std::vector<RankInput> inputs, const Deadline& deadline,
                                               absl::Status* broken);
 
-  // What comes from a rank: anything; an answer; nothing any more.
+  // What comes from a rank: anything; an answer; nothing any more, since it `fate` ("is gone").
   void Heard(int rank);
   void Answer(int rank, LanePart answer);
-  void Lose(int rank);
+  void Lose(int rank, const std::string& fate);
 
   // Calls that have not begun end with `status`, now and later. The first counts.
   void Refuse(const absl::Status& status);

@@ -22,24 +22,31 @@
 #include "core/base/trace.h"
 #include "core/comm/agreed_error.h"
 #include "core/errors/exceptions.h"
-#include "core/errors/shown.h"
+#include "core/service/ranks/group/lane_join.h"
 #include "core/service/ranks/group/lane_parts.h"
 #include "core/service/ranks/group/leader_calls.h"
 #include "core/service/ranks/group/own_rank.h"
 #include "core/service/ranks/group/serial_thread.h"
+#include "core/service/rpc/end_call.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/wire_text.h"
-#include "core/version/version.h"
 #include "proto/rank.grpc.pb.h"
 
 namespace quartet {
 namespace {
 
+// A rank that has said nothing for so many beats is given up. Each counts its own beats: one that was stopped itself
+// has not waited meanwhile. It comes before the end of gRPC's patience with the connection, over which that is said.
+constexpr int kMostSilentBeats = 25;
+// For a lane's first message.
+constexpr int kJoinBeats = 10;
+
 class RankGroupImpl final : public RankGroup, private Rank::Service {
  public:
-  RankGroupImpl(const RankContext& context, Callbacks callbacks)
+  RankGroupImpl(const RankContext& context, Callbacks callbacks, absl::Duration beat)
       : context_(context),
         callbacks_(std::move(callbacks)),
+        beat_(beat),
         endpoints_(context.world_size),
         calls_(context.world_size, context.collective_timeout, own_,
                [this](int rank, RankMessage message) { Tell(rank, std::move(message)); }),
@@ -112,6 +119,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   absl::Status Start(std::shared_ptr<grpc::Channel> leader, absl::Duration timeout) override {
     if (!is_leader()) Join(leader);
     std::unique_lock lock(mutex_);
+    if (world_size() > 1) Call([this] { Watch(); });
     if (is_leader()) Welcome();
     changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout), [this] { return welcome_ || !lost_.ok() || leaving_; });
     if (!lost_.ok()) return lost_;
@@ -186,9 +194,11 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       follower_->stream->WritesDone();  // the leader ends the lane then
       changed_.wait_until(lock, until.time(), [this] { return !lanes_[0].cancel; });
     }
+    const absl::Status end = absl::UnavailableError("rank 0 is stopping");
     for (const LaneEnd& lane : lanes_) {
-      if (lane.cancel) lane.cancel();
+      if (lane.cancel) lane.cancel(end);
     }
+    for (const auto& [call, beats] : without_join_) EndCall(call, end);
     lock.unlock();
     if (follower_ != nullptr && follower_->reader.joinable()) follower_->reader.join();
   }
@@ -209,7 +219,8 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   struct LaneEnd {
     std::shared_ptr<Outbox> outbox;        // of the leader
     std::function<void(RankMessage)> say;  // of a follower
-    std::function<void()> cancel;
+    std::function<void(const absl::Status&)> cancel;
+    int silent_beats = 0;
   };
   // A follower's, for as long as this rank is there.
   struct FollowerEnd {
@@ -232,6 +243,11 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   void Tell(int rank, RankMessage message) {
     const std::lock_guard lock(mutex_);
     Say(rank, std::move(message));
+  }
+
+  void Heard(int from) {
+    const std::lock_guard lock(mutex_);
+    lanes_[from].silent_beats = 0;
   }
 
   // Under the lock, as what follows. On the leader it waits for nobody. A follower waits for the leader to read, which
@@ -294,26 +310,68 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     });
   }
 
-  // `end`: what the transport says of it, or why this rank was refused.
+  // Sees which ranks say nothing any more, and on the leader asks them to.
+  void Watch() {
+    RankMessage ask;
+    ask.set_ask(true);
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, absl::ToChronoNanoseconds(beat_), [this] { return leaving_; })) {
+      for (int r = 0; r < world_size(); ++r) {
+        LaneEnd& lane = lanes_[r];
+        if (!lane.cancel || left_[r]) continue;
+        if (++lane.silent_beats > kMostSilentBeats) {
+          GiveUp(r);
+        } else if (is_leader()) {
+          Say(r, ask);
+        }
+      }
+      for (auto& [call, beats] : without_join_) {
+        if (++beats == kJoinBeats) {
+          EndCall(call, absl::DeadlineExceededError(
+                            absl::StrCat("no `join` came within ", absl::FormatDuration(kJoinBeats * beat_))));
+        }
+      }
+    }
+  }
+
+  std::string FateOf(const LaneEnd& lane) const {
+    if (lane.silent_beats <= kMostSilentBeats) return "is gone";
+    return absl::StrCat("has not answered for ", absl::FormatDuration(kMostSilentBeats * beat_),
+                        ": it is stopped, or its host is gone");
+  }
+
+  // On the leader the rank hears it, should it go on. A follower says it as it leaves.
+  void GiveUp(int rank) {
+    const std::string why = absl::StrCat(NameOf(rank), " ", FateOf(lanes_[rank]));
+    left_[rank] = true;
+    Lose(absl::UnavailableError(why), /*said=*/true);
+    if (is_leader()) lanes_[rank].cancel(absl::DeadlineExceededError(why));
+  }
+
+  // `end`: what the transport says of it, or why this rank was refused or given up.
   void EndLane(int rank, const absl::Status& end) {
+    std::string fate;
     {
       const std::lock_guard lock(mutex_);
-      lanes_[rank] = {};
+      fate = FateOf(std::exchange(lanes_[rank], {}));
       if (!leaving_ && !left_[rank]) {
         const bool refused =
             absl::IsFailedPrecondition(end) || absl::IsAlreadyExists(end) || absl::IsInvalidArgument(end);
+        const bool given_up = absl::IsDeadlineExceeded(end);
         const std::string why(end.message());
-        Lose(refused ? absl::FailedPreconditionError(absl::StrCat("refused by rank 0: ", why))
-                     : absl::UnavailableError(absl::StrCat(NameOf(rank), " is gone", why.empty() ? "" : ": ", why)),
-             /*said=*/refused);
+        Lose(refused    ? absl::FailedPreconditionError(absl::StrCat("refused by rank 0: ", why))
+             : given_up ? absl::UnavailableError(absl::StrCat("given up by rank 0: ", why))
+                        : absl::UnavailableError(absl::StrCat(NameOf(rank), " ", fate, why.empty() ? "" : ": ", why)),
+             /*said=*/refused || given_up);
       }
       changed_.notify_all();
     }
-    calls_.Lose(rank);
-    if (events_.on_end) events_.on_end(rank);
+    calls_.Lose(rank, fate);
+    if (events_.on_end) events_.on_end(rank, fate);
   }
 
   void Hear(int from, RankMessage* message) {
+    Heard(from);
     if (message->has_answer()) return calls_.Answer(from, std::move(*message->mutable_answer()));
     if (message->has_event() && events_.on_event) return events_.on_event(from, message->event());
     if (message->has_leaves()) return TakeLeave(from, message->leaves());
@@ -337,15 +395,30 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     return ToGrpc([&] { return DoLane(context, stream); });
   }
 
+  bool ReadJoin(grpc_call* call, grpc::ServerReaderWriter<RankMessage, RankMessage>* stream, RankMessage* message) {
+    std::unique_lock lock(mutex_);
+    without_join_[call] = 0;
+    lock.unlock();
+    const bool read = stream->Read(message);
+    lock.lock();
+    without_join_.erase(call);
+    return read && message->has_join();
+  }
+
   absl::Status DoLane(grpc::ServerContext* context, grpc::ServerReaderWriter<RankMessage, RankMessage>* stream) {
+    if (!is_leader()) return absl::FailedPreconditionError(absl::StrCat("this is rank ", rank(), "; rank 0 leads"));
+    if (world_size() == 1) return absl::FailedPreconditionError("this service has one rank");
     RankMessage message;
-    if (!stream->Read(&message) || !message.has_join()) {
+    if (!ReadJoin(context->c_call(), stream, &message)) {
       return absl::InvalidArgumentError("the first message is not `join`");
     }
     const int from = message.join().rank();
-    const auto outbox = std::make_shared<Outbox>([stream](const RankMessage& out) { stream->Write(out); });
-    QUARTET_RETURN_IF_ERROR(
-        Admit(message.join(), {.outbox = outbox, .say = nullptr, .cancel = [context] { context->TryCancel(); }}));
+    const auto outbox = std::make_shared<Outbox>([this, from, stream](const RankMessage& out) {
+      // One that takes in much is there, though it may come late to what it is asked.
+      if (stream->Write(out) && !out.has_ask()) Heard(from);
+    });
+    const auto cancel = [context](const absl::Status& status) { EndCall(context->c_call(), status); };
+    QUARTET_RETURN_IF_ERROR(Admit(message.join(), {.outbox = outbox, .say = nullptr, .cancel = cancel}));
     const absl::Cleanup end = [&] {
       EndLane(from, absl::OkStatus());
       outbox->End();  // who has it still writes nothing more
@@ -357,52 +430,12 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     return absl::OkStatus();
   }
 
-  LaneJoin OwnJoin() const {
-    LaneJoin join;
-    join.set_rank(rank());
-    join.set_endpoint(context_.endpoint);
-    join.set_service(context_.service);
-    join.set_world_size(world_size());
-    join.set_version(VersionText());
-    join.mutable_configuration()->insert(context_.configuration.begin(), context_.configuration.end());
-    return join;
-  }
-
-  // That a rank computes with what this one does: together they would be a model that nobody has asked for.
-  absl::Status CheckIsAlike(const LaneJoin& join) const {
-    const LaneJoin own = OwnJoin();
-    std::vector<std::string> differences;
-    const auto compare = [&](const std::string& what, const std::string& theirs, const std::string& ours) {
-      if (theirs != ours) differences.push_back(absl::StrCat(what, " ", Cut(theirs), " instead of ", Cut(ours)));
-    };
-    compare("the service", join.service(), own.service());
-    compare("the number of ranks", absl::StrCat(join.world_size()), absl::StrCat(own.world_size()));
-    compare("the version", join.version(), own.version());
-    if (differences.empty()) {
-      std::map<std::string, std::pair<std::string, std::string>> fields;
-      for (const auto& [path, value] : join.configuration()) fields[path].first = value;
-      for (const auto& [path, value] : own.configuration()) fields[path].second = value;
-      const auto shown = [](const std::string& value) { return value.empty() ? "unset" : value; };
-      for (const auto& [path, values] : fields) compare(path, shown(values.first), shown(values.second));
-    }
-    if (differences.empty()) return absl::OkStatus();
-    constexpr size_t kMostShown = 8;
-    const size_t shown = std::min(differences.size(), kMostShown);
-    const std::string more =
-        differences.size() > shown ? absl::StrCat(", and ", differences.size() - shown, " more") : "";
-    differences.resize(shown);
-    return absl::FailedPreconditionError(
-        absl::StrCat("rank ", join.rank(), " (", join.endpoint(),
-                     ") was started with another configuration than rank 0: ", absl::StrJoin(differences, ", "), more));
-  }
-
   absl::Status Admit(const LaneJoin& join, LaneEnd lane) {
-    if (!is_leader()) return absl::FailedPreconditionError(absl::StrCat("this is rank ", rank(), "; rank 0 leads"));
     if (join.rank() < 1 || join.rank() >= world_size() || join.endpoint().empty()) {
       return absl::InvalidArgumentError(absl::StrCat("join: rank is ", join.rank(), ", at \"", join.endpoint(),
                                                      "\"; allowed: 1 to ", world_size() - 1, ", at its address"));
     }
-    QUARTET_RETURN_IF_ERROR(CheckIsAlike(join));
+    QUARTET_RETURN_IF_ERROR(CheckIsAlike(join, JoinOf(context_)));
     const std::lock_guard lock(mutex_);
     if (leaving_) return absl::UnavailableError("rank 0 is stopping");
     if (!joined_[join.rank()].empty()) {
@@ -418,14 +451,14 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   void Join(const std::shared_ptr<grpc::Channel>& leader) {
     RankMessage join;
-    *join.mutable_join() = OwnJoin();
+    *join.mutable_join() = JoinOf(context_);
     const std::lock_guard lock(mutex_);
     if (leaving_) return;
     follower_ = std::make_unique<FollowerEnd>(leader);
     // What cannot be written, the reader hears of.
     lanes_[0] = {.outbox = nullptr,
                  .say = [this](const RankMessage& message) { follower_->stream->Write(message); },
-                 .cancel = [this] { follower_->context.TryCancel(); }};
+                 .cancel = [this](const absl::Status&) { follower_->context.TryCancel(); }};
     Say(0, std::move(join));
     follower_->reader = std::thread([this, stream = follower_->stream.get()] {
       RankMessage message;
@@ -486,6 +519,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   const RankContext& context_;
   const Callbacks callbacks_;
+  const absl::Duration beat_;
   // Constant after Start.
   std::vector<std::string> endpoints_;
   Events events_;
@@ -499,13 +533,14 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::vector<std::string> joined_;        // endpoints, by rank
-  std::vector<LaneEnd> lanes_;             // by rank; a follower has one, to rank 0
-  std::vector<bool> left_;                 // by rank: it has said so
-  std::unique_ptr<FollowerEnd> follower_;  // constant from Join on
-  bool welcome_ = false;                   // all have joined
-  int ranks_loaded_ = 0;                   // on the leader
-  std::optional<absl::Status> loaded_;     // all ranks have, or the first error of any, as the leader knows it
+  std::vector<std::string> joined_;         // endpoints, by rank
+  std::vector<LaneEnd> lanes_;              // by rank; a follower has one, to rank 0
+  std::vector<bool> left_;                  // by rank: it has said so, or is given up
+  std::map<grpc_call*, int> without_join_;  // the leader's lanes whose first message has not come, and their beats
+  std::unique_ptr<FollowerEnd> follower_;   // constant from Join on
+  bool welcome_ = false;                    // all have joined
+  int ranks_loaded_ = 0;                    // on the leader
+  std::optional<absl::Status> loaded_;      // all ranks have, or the first error of any, as the leader knows it
   absl::Status lost_;
   bool leaving_ = false;
   std::set<uint64_t> running_;  // calls that a follower has not answered
@@ -515,8 +550,8 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
 }  // namespace
 
-std::unique_ptr<RankGroup> RankGroup::Create(const RankContext& context, Callbacks callbacks) {
-  return std::make_unique<RankGroupImpl>(context, std::move(callbacks));
+std::unique_ptr<RankGroup> RankGroup::Create(const RankContext& context, Callbacks callbacks, absl::Duration beat) {
+  return std::make_unique<RankGroupImpl>(context, std::move(callbacks), beat);
 }
 
 }  // namespace quartet

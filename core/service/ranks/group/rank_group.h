@@ -76,12 +76,15 @@ class RankGroup {
   // What comes over a lane beside calls, in order. It must not wait.
   struct Events {
     std::function<void(int rank, const std::string& event)> on_event;
-    // The lane has ended, and nothing more comes.
-    std::function<void(int rank)> on_end;
+    // The lane has ended, and nothing more comes. `fate`: "is gone".
+    std::function<void(int rank, const std::string& fate)> on_end;
   };
 
-  // `context` must outlive the group; its `endpoint` is read by Start. With one rank it is not needed.
-  static std::unique_ptr<RankGroup> Create(const RankContext& context, Callbacks callbacks);
+  // `context` must outlive the group; its `endpoint` is read by Start. With one rank it is not needed. `beat`: how
+  // often ranks look whether the others are there, and the unit of their patience: a rank that has said nothing for 25
+  // is given up, a lane whose first message has not come after 10 ended.
+  static std::unique_ptr<RankGroup> Create(const RankContext& context, Callbacks callbacks,
+                                           absl::Duration beat = absl::Seconds(1));
   virtual ~RankGroup() = default;
 
   virtual int rank() const = 0;

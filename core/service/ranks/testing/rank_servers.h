@@ -73,12 +73,13 @@ class FakeService : public RankService {
                      return RankOutput();
                    });
     // Followers answer; the leader writes down what.
-    group.OnEvents({.on_event =
-                        [&group, rank, journal](int from, const std::string& event) {
-                          if (!group.is_leader()) return group.SendEvent(from, absl::StrCat(rank, ":", event));
-                          journal->Write(0, event);
-                        },
-                    .on_end = [rank, journal](int from) { journal->ended += rank == 0 && from > 0; }});
+    group.OnEvents(
+        {.on_event =
+             [&group, rank, journal](int from, const std::string& event) {
+               if (!group.is_leader()) return group.SendEvent(from, absl::StrCat(rank, ":", event));
+               journal->Write(0, event);
+             },
+         .on_end = [rank, journal](int from, const std::string&) { journal->ended += rank == 0 && from > 0; }});
     for (auto [name, kind] :
          {std::pair("echo", RankGroup::Kind::kCollective), std::pair("look", RankGroup::Kind::kIndependent)}) {
       group.Register(name, kind, [rank, journal](const RankInput& in) -> absl::StatusOr<RankOutput> {
