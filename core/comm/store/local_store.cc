@@ -42,8 +42,8 @@ class LocalStore : public KeyValueStore {
     const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
     std::unique_lock<std::mutex> lock(mutex_);
     if (!changed_.wait_until(lock, deadline, [&] { return Missing(keys).empty(); })) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("no value after ", absl::FormatDuration(timeout), " for ", absl::StrJoin(Missing(keys), ", ")));
+      // Not for how long: it may be a part of a longer wait.
+      return absl::DeadlineExceededError(absl::StrCat("no value for ", absl::StrJoin(Missing(keys), ", ")));
     }
     std::vector<std::string> values;
     for (const std::string& key : keys) values.push_back(values_.at(key));

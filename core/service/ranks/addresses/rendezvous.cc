@@ -141,10 +141,13 @@ absl::StatusOr<std::string> GatedStore::CompareSet(const std::string& key, const
 absl::StatusOr<std::vector<std::string>> GatedStore::Wait(const std::vector<std::string>& keys,
                                                           absl::Duration timeout) {
   QUARTET_ASSIGN_OR_RETURN(KeyValueStore * store, this->store());
-  return WaitInSlices(store, keys, timeout, [this] {
+  auto values = WaitInSlices(store, keys, timeout, [this] {
     std::lock_guard<std::mutex> lock(mutex_);
     return closed_;
   });
+  if (!absl::IsDeadlineExceeded(values.status())) return values;
+  return absl::DeadlineExceededError(
+      absl::StrCat(values.status().message(), " within ", absl::FormatDuration(timeout)));
 }
 
 absl::StatusOr<int64_t> GatedStore::Add(const std::string& key, int64_t amount) {

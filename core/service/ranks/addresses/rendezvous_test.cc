@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <new>
+
+#include "core/comm/store/local_store.h"
 
 namespace quartet {
 namespace {
@@ -20,6 +23,16 @@ class FullStore final : public KeyValueStore {
   absl::StatusOr<int64_t> Add(const std::string&, int64_t) override { throw std::bad_alloc(); }
   absl::StatusOr<bool> Delete(const std::string&) override { throw std::bad_alloc(); }
 };
+
+// It waits in slices.
+TEST(Rendezvous, SaysForHowLongItHasWaitedAndForWhat) {
+  const std::unique_ptr<KeyValueStore> local = MakeLocalStore();
+  ASSERT_TRUE(local->Set("a", "1").ok());
+  GatedStore gate;
+  gate.Open(local.get());
+  EXPECT_EQ(gate.Wait({"a", "b", "c"}, absl::Milliseconds(250)).status(),
+            absl::DeadlineExceededError("no value for b, c within 250ms"));
+}
 
 TEST(Rendezvous, SaysThatThereIsNoMemory) {
   FullStore store;
