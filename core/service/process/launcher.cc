@@ -5,10 +5,10 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -124,7 +124,7 @@ class Ranks {
 
   // `threads` is of each rank, 0: as many as it has cores. `cores` are of each rank; none: all have all.
   absl::Status Start(const std::string& program, const std::vector<std::string>& arguments, int threads,
-                     const std::vector<std::vector<int>>& cores, const std::string& leader_file) {
+                     const std::vector<std::vector<int>>& cores, int leader_fd) {
     const int count = static_cast<int>(children_.size());
     for (int r = 0; r < count; ++r) {
       ChildProcessOptions options;
@@ -141,7 +141,7 @@ class Ranks {
       }
       const int own = cores.empty() ? ThreadsOfRank(0, count) : static_cast<int>(cores[r].size());
       options.environment["OMP_NUM_THREADS"] = absl::StrCat(threads > 0 ? threads : own);
-      options.environment["QUARTET_LEADER_FILE"] = leader_file;
+      options.environment["QUARTET_LEADER_FD"] = absl::StrCat(leader_fd);
       absl::StatusOr<std::unique_ptr<ChildProcess>> child = ChildProcess::Start(options);
       if (!child.ok()) return child.status();
       children_[r] = *std::move(child);
@@ -208,9 +208,9 @@ class Ranks {
 
 const std::vector<std::string>& RankEnvironmentNames() {
   static const auto* names = new std::vector<std::string>{
-      "RANK",         "WORLD_SIZE",          "LOCAL_RANK",          "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-      "GROUP_RANK",   "SLURM_PROCID",        "SLURM_NTASKS",        "SLURM_LOCALID",    "SLURM_NTASKS_PER_NODE",
-      "SLURM_NODEID", "SLURM_CPUS_PER_TASK", "QUARTET_LEADER_FILE", kNodeGpus,          kRankCores,
+      "RANK",         "WORLD_SIZE",          "LOCAL_RANK",        "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+      "GROUP_RANK",   "SLURM_PROCID",        "SLURM_NTASKS",      "SLURM_LOCALID",    "SLURM_NTASKS_PER_NODE",
+      "SLURM_NODEID", "SLURM_CPUS_PER_TASK", "QUARTET_LEADER_FD", kNodeGpus,          kRankCores,
       kOwnCores};
   return *names;
 }
@@ -244,19 +244,9 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
   StopSignal stop;
   if (config->train().save_on_sigterm()) stop.LeaveSigtermToOrchestrator();
   InitLogging(argv[0], service, -1);
-  std::error_code no_folder;
-  const std::filesystem::path temporary = std::filesystem::temp_directory_path(no_folder);
-  if (no_folder) {
-    const char* const said = getenv("TMPDIR");
-    return Fail(service,
-                absl::InvalidArgumentError(absl::StrCat("TMPDIR is \"", said == nullptr ? "" : said,
-                                                        "\", which is no folder: ", no_folder.message())),
-                2);
-  }
-  std::string folder = (temporary / "quartet_XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) {
-    return Fail(service, absl::ErrnoToStatus(errno, absl::StrCat("cannot make a folder like ", folder)), 1);
-  }
+  // What the leader writes its address into: without a name, it is gone with the last that has it open.
+  const int leader_fd = memfd_create("leader", 0);
+  if (leader_fd < 0) return Fail(service, absl::ErrnoToStatus(errno, "cannot make a file in memory"), 1);
   std::vector<std::string> arguments(argv + 1, argv + argc);
   // The default has the time in it, which must not differ between ranks.
   arguments.push_back(absl::StrCat("--set=run_dir=", config->run_dir()));
@@ -265,7 +255,7 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
   int code = 0;
   std::string why = "not all ranks could be started";
   bool ranks_know_of_sigterm = false;
-  if (absl::Status s = ranks.Start(program, arguments, placement.threads(), *cores, folder + "/leader"); !s.ok()) {
+  if (absl::Status s = ranks.Start(program, arguments, placement.threads(), *cores, leader_fd); !s.ok()) {
     QUARTET_LOG(kError) << std::string(s.message());
     code = 1;
   } else {
@@ -296,8 +286,6 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
     QUARTET_LOG(kError) << "a rank cannot do what it was told to, which its messages name";
     code = 2;
   }
-  std::error_code ignored;
-  std::filesystem::remove_all(folder, ignored);
   return code;
 }
 

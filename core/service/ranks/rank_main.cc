@@ -1,5 +1,6 @@
 #include "core/service/ranks/rank_main.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -71,7 +72,10 @@ int RunRank(int argc, char** argv, const RankMainOptions& options) {
   InitLogging(argv[0], options.service, server_options.place.rank);
   TakeGrpcLog();
   const std::string listen = PlacementOf(server_options.config, options.service).listen();
-  server_options.leader_file = Environment("QUARTET_LEADER_FILE");
+  if (const std::string leader_fd = Environment("QUARTET_LEADER_FD"); !leader_fd.empty()) {
+    server_options.leader_file = absl::StrCat("/proc/self/fd/", leader_fd);
+    fcntl(atoi(leader_fd.c_str()), F_SETFD, FD_CLOEXEC);
+  }
   const absl::StatusOr<RankAddresses> addresses = FindRankAddresses(
       options.service, listen, server_options.place, !server_options.leader_file.empty(), Environment("MASTER_ADDR"));
   if (!addresses.ok()) {

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <filesystem>
+#include <fstream>
 #include <future>
 #include <mutex>
 #include <set>
@@ -155,7 +155,10 @@ class RankServerImpl final : public RankServer {
       QUARTET_LOG(kInfo) << "figures for Prometheus: " << metrics_url();
     }
     if (place.rank == 0 && !options_.leader_file.empty()) {
-      QUARTET_RETURN_IF_ERROR(AtomicWriteFile(options_.leader_file, context_.endpoint));
+      std::ofstream file(options_.leader_file);
+      if (!(file << context_.endpoint << std::endl)) {
+        return absl::UnavailableError(absl::StrCat("cannot write ", options_.leader_file, ", which ranks meet by"));
+      }
     }
     return absl::OkStatus();
   }
@@ -257,7 +260,7 @@ class RankServerImpl final : public RankServer {
     if (!options_.leader.empty()) return options_.leader;
     while (!stopping_) {
       absl::StatusOr<std::string> address = ReadFile(options_.leader_file);
-      if (address.ok()) return address;
+      if (address.ok() && address->ends_with('\n')) return address->substr(0, address->size() - 1);
       if (deadline.passed()) {
         return absl::DeadlineExceededError("rank 0 did not start listening: its own messages say why");
       }
@@ -298,14 +301,7 @@ class RankServerImpl final : public RankServer {
       remote_store_ = MakeRemoteStore(channel);
       gate_.Open(remote_store_.get());
     }
-    QUARTET_RETURN_IF_ERROR(group_->Start(channel, std::max(deadline.left(), absl::Seconds(1))));
-    if (context_.rank == 0 && !options_.leader_file.empty()) {
-      // All have read it. The folder is the launcher's, made for this file; it goes too, should the launcher be killed.
-      std::error_code ignored;
-      std::filesystem::remove(options_.leader_file, ignored);
-      std::filesystem::remove(std::filesystem::path(options_.leader_file).parent_path(), ignored);
-    }
-    return absl::OkStatus();
+    return group_->Start(channel, std::max(deadline.left(), absl::Seconds(1)));
   }
 
   // Loads on this rank's executor thread; the error of whichever rank fails first is the error of all.

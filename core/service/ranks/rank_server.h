@@ -24,7 +24,7 @@ struct RankServerOptions {
   std::string advertised_host;
   std::string leader;
   // Of a launcher that has started all ranks, and watches them. The leader writes its address there as soon as it
-  // listens, and removes it once all ranks have come. "": there is no launcher.
+  // listens, a line. "": there is no launcher.
   std::string leader_file;
   // How long it, which knows how a rank ended, gets to say so before others say only that the rank is gone.
   absl::Duration launcher_precedence = absl::Seconds(2);

@@ -4,7 +4,6 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -186,10 +185,8 @@ TEST(RankServer, IsNotServingOnceItsRanksCannotWorkTogether) {
 // A launcher knows more of a rank that has gone without a word, and nothing of why one says that it cannot go on.
 TEST(RankServer, WaitsForALauncherOnlyWhereNoRankHasSaidWhy) {
   for (const int first : {0, 1}) {
-    const std::filesystem::path folder = testing::TempDir() + "/leader";
-    std::filesystem::create_directory(folder);
-    Group group(3, 3, {}, 300, [&](RankServerOptions* options) {
-      options->leader_file = folder / "file";
+    Group group(3, 3, {}, 300, [](RankServerOptions* options) {
+      options->leader_file = testing::TempDir() + "/leader";
       options->launcher_precedence = absl::Hours(1);
     });
     group.Serve();

@@ -315,6 +315,19 @@ TEST(Process, LeavesNoOrphanWhereTheLauncherIsKilled) {
   EXPECT_TRUE(AllEndWithin(pids, absl::Seconds(5))) << toy.Log();
 }
 
+TEST(Process, NeedsNoFolderToMeetInAndLeavesNone) {
+  const std::string folder = NewFolder();
+  Toy toy({"--ranks=3", "--listen=127.0.0.1:0"}, {{"TMPDIR", folder}});
+  while (toy.PidOfRank(0) < 0) absl::SleepFor(absl::Milliseconds(1));
+  const pid_t leader = toy.PidOfRank(0);
+  toy.process().Signal(SIGKILL);
+  EXPECT_EQ(toy.process().Wait(kLong)->signal, SIGKILL);
+  EXPECT_TRUE(AllEndWithin({leader}, kLong));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  Toy without(kTwoRanks, {{"TMPDIR", folder + "/none"}});
+  EXPECT_EQ(without.RankPids().size(), 2u);
+}
+
 TEST(Process, EndsWhereARankIsKilledAndSaysWhich) {
   Toy toy({"--ranks=3", "--listen=127.0.0.1:0"});
   std::set<pid_t> pids = toy.RankPids();
