@@ -113,7 +113,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildPro
   if (options.argv.empty()) return absl::InvalidArgumentError("no program to start");
   KeepEndsOfChildren();
   const std::string& program = options.argv[0];
-  int parent_stream[2];  // the child reads, we keep the other end
+  int parent_stream[2];  // one end is the child's, the other ours
   int error_pipe[2];     // closes when the child has become the program; else holds errno
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, parent_stream) != 0) {
     return absl::ErrnoToStatus(errno, "cannot make a socket");
@@ -219,6 +219,12 @@ void ChildProcess::Signal(int signal) {
 void ChildProcess::SendReason(const std::string& reason) {
   // A child that has ended, or reads nothing, receives nothing.
   (void)!send(parent_stream_, reason.data(), reason.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+std::string ChildProcess::Said() {
+  char text[1024];
+  const ssize_t size = recv(parent_stream_, text, sizeof(text), MSG_DONTWAIT);
+  return std::string(text, std::max<ssize_t>(size, 0));
 }
 
 ExitState ChildProcess::Terminate(absl::Duration grace) {

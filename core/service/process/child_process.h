@@ -62,7 +62,7 @@ struct ChildProcessOptions {
 void KeepEndsOfChildren();
 
 // The child finds in QUARTET_PARENT_FD the descriptor of a stream that closes when this object or this process is gone;
-// programs that heed it leave then, or when a reason to leave comes on it.
+// programs that heed it leave then, or when a reason to leave comes on it, and say on it why they leave.
 //
 // One thread at a time.
 class ChildProcess {
@@ -85,6 +85,9 @@ class ChildProcess {
 
   // Why it should leave, a sentence, for what it still has to say; to be followed by a signal. Once.
   void SendReason(const std::string& reason);
+
+  // What the child has said of its own end (StopSignal::Tell), once; "" where it has said nothing.
+  std::string Said();
 
   // SIGTERM, then SIGKILL after `grace`. Returns its end.
   ExitState Terminate(absl::Duration grace);

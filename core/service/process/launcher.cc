@@ -158,7 +158,9 @@ class Ranks {
       if (!end.has_value()) continue;
       ended_by_wrong_use_ = ended_by_wrong_use_ || end->code == 2;
       ended_well_ = ended_well_ && end->ok();
-      const std::string what = absl::StrCat("rank ", r, " (pid ", children_[r]->pid(), ") ended: ", end->Describe());
+      const std::string said = children_[r]->Said();
+      const std::string what = absl::StrCat("rank ", r, " (pid ", children_[r]->pid(), ") ended: ", end->Describe(),
+                                            said.empty() ? "" : ": ", said);
       (end->ok() ? QUARTET_LOG(kInfo) : QUARTET_LOG(kError)) << service_ << " " << what;
       absl::StrAppend(&ends, ends.empty() ? "" : "; ", what);
       children_[r] = nullptr;
@@ -273,9 +275,9 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
       const std::string ends = ranks.LogEnded();
       if (!ends.empty()) {
         why = ends;
-        if (stop.left_sigterm() && ranks.ended_well()) break;
-        QUARTET_LOG(kError) << "a rank is missing; ending the others";
-        code = 1;
+        code = ranks.ended_well() ? 0 : 1;
+        (code == 0 ? QUARTET_LOG(kInfo) : QUARTET_LOG(kError))
+            << (code == 0 ? "a rank was told to end" : "a rank is missing") << "; ending the others";
         break;
       }
     }

@@ -14,8 +14,8 @@ struct LauncherOptions {
 // Parses flags, starts N processes of the program `rank` beside this one, and waits. Where RANK and WORLD_SIZE
 // (torchrun) or SLURM_PROCID and SLURM_NTASKS (Slurm) are set, becomes that rank instead.
 //
-// When a rank ends by itself, or by a signal that was not ours, all others are ended and the exit code is 1. SIGINT and
-// SIGTERM end the ranks and the exit code is 0. No rank outlives this process.
+// When a rank ends by itself or is killed, all others are ended and the exit code is 1. SIGINT and SIGTERM end the
+// ranks, whether this process gets them or one of the ranks, and the exit code is 0. No rank outlives this process.
 //
 // By kRankCores the environment may say which cores each rank has to itself, by rank: "0-3;4-7".
 int LauncherMain(int argc, char** argv, const LauncherOptions& options);

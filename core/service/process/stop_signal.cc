@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +59,13 @@ void StopSignal::Request(const std::string& reason) {
   impl_->reason = reason;
   const uint64_t one = 1;
   (void)!write(impl_->request_fd, &one, sizeof(one));
+}
+
+void StopSignal::Tell(const std::string& reason) {
+  // Whoever gave another kind of stream, such as a pipe, is told nothing.
+  if (impl_->parent_fd >= 0) {
+    (void)!send(impl_->parent_fd, reason.data(), std::min<size_t>(reason.size(), 1024), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
 }
 
 void StopSignal::LeaveSigtermToOrchestrator() { impl_->ends_by_sigterm = false; }

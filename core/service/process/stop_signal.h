@@ -26,6 +26,9 @@ class StopSignal {
   // Whether one has come since. Thread safe.
   bool left_sigterm() const;
 
+  // Tells the parent why this process ends, where it has asked (ChildProcess::Said). Thread safe.
+  void Tell(const std::string& reason);
+
   // The reason to stop ("SIGTERM", "SIGHUP" where it is not ignored, "the parent process is gone", what the parent
   // sends, or a requested one), as soon as there is one; nothing after `timeout`, or once a child has ended or a signal
   // has come that is none. One thread.

@@ -126,11 +126,13 @@ int RunRank(int argc, char** argv, const RankMainOptions& options) {
       stop.Request("SIGTERM, and no orchestrator is there");
     }
     if (patience > absl::ZeroDuration() && (*server)->unwatched() > patience) {
+      code = 1;  // nobody has told it to
       stop.Request(absl::StrCat("no orchestrator has been there for ", absl::FormatDuration(patience),
                                 " (services.orchestrator_timeout_seconds)"));
     }
   }
   (code == 0 ? QUARTET_LOG(kInfo) : QUARTET_LOG(kError)) << "stopping: " << *reason;
+  stop.Tell(*reason);
 
   // Model code and collectives cannot be interrupted: a rank that is still in one is left as it is.
   std::thread([exit_code = code.load(), calls_ended, ended] {

@@ -339,6 +339,24 @@ TEST(Process, EndsWhereARankIsKilledAndSaysWhich) {
   EXPECT_TRUE(AllEndWithin(pids, absl::ZeroDuration()));
 }
 
+// No rank is missing then: it was told to end, and so are the others.
+TEST(Process, EndsInOrderWhereOneRankIsToldToAndSaysWhich) {
+  for (const int told : {0, 1}) {
+    Toy toy({"--ranks=3", "--listen=127.0.0.1:0"});
+    const std::set<pid_t> pids = toy.RankPids();
+    const pid_t pid = toy.PidOfRank(told);
+    kill(pid, SIGTERM);
+    toy.ExpectEnd(0, {"ended: exit code 0: SIGTERM", "[rollout] a rank was told to end; ending the others"});
+    // By itself, or by another that ends before it because of it.
+    const std::string log = toy.Log();
+    EXPECT_TRUE(log.find(absl::StrCat("rank ", told, " (pid ", pid, ") ended: exit code 0: SIGTERM")) != log.npos ||
+                log.find(absl::StrCat("ended: exit code 0: SIGTERM (of rank ", told, ")")) != log.npos)
+        << log;
+    EXPECT_EQ(toy.Log().find("missing"), std::string::npos) << toy.Log();
+    EXPECT_TRUE(AllEndWithin(pids, absl::ZeroDuration()));
+  }
+}
+
 TEST(Process, EndsWithItsParentsPipe) {
   // The shell between us and the toy holds the only other end of the pipe that the toy watches.
   ChildProcessOptions options;
