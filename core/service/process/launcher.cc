@@ -156,12 +156,7 @@ class Ranks {
       if (children_[r] == nullptr) continue;
       const std::optional<ExitState> end = children_[r]->Poll();
       if (!end.has_value()) continue;
-      ended_by_wrong_use_ = ended_by_wrong_use_ || end->code == 2;
-      ended_well_ = ended_well_ && end->ok();
-      const std::string said = children_[r]->Said();
-      const std::string what = absl::StrCat("rank ", r, " (pid ", children_[r]->pid(), ") ended: ", end->Describe(),
-                                            said.empty() ? "" : ": ", said);
-      (end->ok() ? QUARTET_LOG(kInfo) : QUARTET_LOG(kError)) << service_ << " " << what;
+      const std::string what = LogEnd(r, *end);
       absl::StrAppend(&ends, ends.empty() ? "" : "; ", what);
       children_[r] = nullptr;
     }
@@ -190,7 +185,7 @@ class Ranks {
     for (size_t r = 0; r < children_.size(); ++r) {
       if (children_[r] == nullptr) continue;
       const std::optional<ExitState> end = children_[r]->Wait(deadline.left());
-      ended_by_wrong_use_ = ended_by_wrong_use_ || (end.has_value() && end->code == 2);
+      if (end.has_value() && !end->ok()) LogEnd(r, *end);
       if (!end.has_value()) {
         QUARTET_LOG(kWarning) << service_ << " rank " << r << " does not stop; killing it";
         children_[r]->Signal(SIGKILL);
@@ -201,6 +196,16 @@ class Ranks {
   }
 
  private:
+  std::string LogEnd(size_t rank, const ExitState& end) {
+    ended_by_wrong_use_ = ended_by_wrong_use_ || end.code == 2;
+    ended_well_ = ended_well_ && end.ok();
+    const std::string said = children_[rank]->Said();
+    const std::string what = absl::StrCat("rank ", rank, " (pid ", children_[rank]->pid(), ") ended: ", end.Describe(),
+                                          said.empty() ? "" : ": ", said);
+    (end.ok() ? QUARTET_LOG(kInfo) : QUARTET_LOG(kError)) << service_ << " " << what;
+    return what;
+  }
+
   const std::string service_;
   bool ended_by_wrong_use_ = false, ended_well_ = true;
   std::vector<std::unique_ptr<ChildProcess>> children_;  // by rank; null once its end is known
@@ -256,7 +261,7 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
   Ranks ranks(service, placement.ranks());
   int code = 0;
   std::string why = "not all ranks could be started";
-  bool ranks_know_of_sigterm = false;
+  bool ranks_know_of_sigterm = false, rank_ended = false;
   if (absl::Status s = ranks.Start(program, arguments, placement.threads(), *cores, leader_fd); !s.ok()) {
     QUARTET_LOG(kError) << std::string(s.message());
     code = 1;
@@ -275,14 +280,16 @@ int LauncherMain(int argc, char** argv, const LauncherOptions& options) {
       const std::string ends = ranks.LogEnded();
       if (!ends.empty()) {
         why = ends;
-        code = ranks.ended_well() ? 0 : 1;
-        (code == 0 ? QUARTET_LOG(kInfo) : QUARTET_LOG(kError))
-            << (code == 0 ? "a rank was told to end" : "a rank is missing") << "; ending the others";
+        rank_ended = true;
+        (ranks.ended_well() ? QUARTET_LOG(kInfo) : QUARTET_LOG(kError))
+            << (ranks.ended_well() ? "a rank was told to end" : "a rank is missing") << "; ending the others";
         break;
       }
     }
   }
   ranks.End(why);
+  // One that was told by another to end may be there before it.
+  if (rank_ended && !ranks.ended_well()) code = 1;
   // Others end because of it, and perhaps before it.
   if (code == 1 && ranks.ended_by_wrong_use()) {
     QUARTET_LOG(kError) << "a rank cannot do what it was told to, which its messages name";

@@ -461,8 +461,8 @@ TEST(Process, ServesOnlyOnceAllRanksHaveLoaded) {
 
 TEST(Process, EndsWhereARankCannotLoad) {
   Toy toy({"--ranks=2", "--listen=127.0.0.1:0"}, {{"TOY_BAD_RANK", "1"}});
-  toy.ExpectEnd(2, {"[rollout/1] stopping: cannot serve: rank 1 (127.0.0.1:", "cannot load: no toy here",
-                    "[rollout/0] stopping: "});
+  toy.ExpectEnd(2,
+                {"[rollout/1] stopping: ", "rank 1 (127.0.0.1:", "cannot load: no toy here", "[rollout/0] stopping: "});
 }
 
 TEST(Process, ListsItsServicesByReflection) {
