@@ -92,7 +92,8 @@ int RunRank(int argc, char** argv, const RankMainOptions& options) {
   }
   std::atomic<int> code{0};
   server_options.on_broken = [&stop, &code](const absl::Status& status) {
-    code = 1;
+    int none = 0;
+    code.compare_exchange_strong(none, 1);  // why this rank cannot serve says more
     stop.Request(absl::StrCat("the ranks cannot work together any more: ", std::string(status.message())));
   };
 
