@@ -289,6 +289,42 @@ TEST_F(RunInputsTest, KeepARunFromGoingOnWithOthers) {
   EXPECT_THAT(open()->notes, ElementsAre(HasSubstr("is not known")));
 }
 
+TEST_F(RunInputsTest, ARunThatGoesOnRefusesWhatOnlyANewOneBeginsWith) {
+  const auto open = [&] {
+    const absl::Status status = OpenRun(config_, "", Inputs(), [] { return absl::OkStatus(); }).status();
+    EXPECT_EQ(CheckChanges(config_, Inputs()), status) << "as who submits a job asks";
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  const std::string first = scratch_.path() + "/first_state";
+  config_.mutable_actor()->set_load_checkpoint(first);
+  BeginRun();
+  config_.mutable_train()->set_load_checkpoint(true);
+  EXPECT_EQ(open(), "") << "it had it from its begin";
+  config_.mutable_actor()->clear_load_checkpoint();
+  EXPECT_EQ(open(), "");
+  config_.mutable_actor()->set_load_checkpoint(scratch_.path() + "/run/checkpoints/step_1/../step_1/policy_state");
+  EXPECT_EQ(open(), "") << "the one that it goes on with";
+  config_.mutable_train()->set_allow_changed_run(true);
+  config_.mutable_actor()->set_load_checkpoint("/another_state");
+  EXPECT_THAT(open(), AllOf(HasSubstr("actor.load_checkpoint: /another_state would have no effect: the run in "),
+                            HasSubstr("/run/checkpoints/step_1. Leave it out; or"), HasSubstr("another run_dir")));
+  config_.mutable_actor()->set_load_checkpoint(first);
+  config_.mutable_critic()->set_load_checkpoint(first);
+  EXPECT_THAT(open(), HasSubstr("critic.load_checkpoint: " + first + " would have no effect"));
+  config_.mutable_critic()->clear_load_checkpoint();
+
+  KlConfig& kl = *config_.mutable_algorithm()->mutable_kl();
+  const float begun = kl.init_kl_coef();
+  kl.set_init_kl_coef(begun + 1);
+  EXPECT_EQ(open(), "") << "it does not adapt";
+  kl.set_kl_target(6);
+  EXPECT_THAT(open(), AllOf(HasSubstr("algorithm.kl.init_kl_coef: 1.01 would have no effect"),
+                            HasSubstr("Set it as it was, 0.01; or"), HasSubstr("algorithm.kl.kl_target=0")));
+  kl.set_init_kl_coef(begun);
+  EXPECT_EQ(open(), "");
+}
+
 TEST_F(RunInputsTest, ARunWithoutItsConfigurationGoesOnOnlyWhereItMayBeAnother) {
   const auto open = [&] { return OpenRun(config_, "", Inputs(), [] { return absl::OkStatus(); }); };
   BeginRun();

@@ -12,6 +12,7 @@
 #include "core/checkpoint/hashed_text.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/run_config.h"
+#include "core/config/services.h"
 #include "core/data/json.h"
 #include "core/run_folder/checkpoint_search.h"
 #include "core/run_folder/continuation.h"
@@ -111,19 +112,45 @@ absl::Status NotKnown(const RunConfig& config, const std::string& what, const ab
       "written anew, train.allow_changed_run=true"));
 }
 
+// What says where a new run begins is not read by one that goes on after the checkpoint of `resume`. INVALID_ARGUMENT
+// where `now` says it otherwise than `before`, with which the run began.
+absl::Status CheckBeginning(const RunConfig& before, const RunConfig& now, const CheckpointRecord& resume) {
+  const std::string checkpoint = absl::StrCat(now.run_dir(), "/checkpoints/", CheckpointId(resume.step));
+  for (const auto& [section, state] : {std::pair("actor", "/policy_state"), std::pair("critic", "/critic_state")}) {
+    const std::string& given = TrainerOf(now, section).load_checkpoint();
+    if (given.empty() || given == TrainerOf(before, section).load_checkpoint()) continue;
+    std::error_code error;
+    if (std::filesystem::equivalent(given, checkpoint + state, error)) continue;  // which it goes on with
+    return absl::InvalidArgumentError(
+        absl::StrCat(section, ".load_checkpoint: ", given, " would have no effect: the run in ", now.run_dir(),
+                     " goes on with the state of its newest checkpoint, ", checkpoint,
+                     ". Leave it out; or, to begin a run with that state, give another run_dir"));
+  }
+  const KlConfig &was = before.algorithm().kl(), &is = now.algorithm().kl();
+  if (is.kl_target() > 0 && is.init_kl_coef() != was.init_kl_coef()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("algorithm.kl.init_kl_coef: ", is.init_kl_coef(), " would have no effect: the coefficient adapts ",
+                     "(algorithm.kl.kl_target is ", is.kl_target(), "), and the run in ", now.run_dir(),
+                     " goes on with that of its newest checkpoint, ", resume.kl_coefficient, ". Set it as it was, ",
+                     was.init_kl_coef(), "; or, for a coefficient that stays, algorithm.kl.kl_target=0"));
+  }
+  return absl::OkStatus();
+}
+
 // `notes` gets what is otherwise than when the run began, and may be. Of files whose rows were mended, `inputs` gets
-// what they were when the run began: it is that which later changes, too, are held against. `mended`: whether it learns
-// from any of them.
+// what they were when the run began: it is that which later changes, too, are held against. `resume`, of the checkpoint
+// that it goes on after, is told whether it learns from any of them.
 absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs, std::vector<std::string>* notes,
-                         bool* mended) {
+                         CheckpointRecord* resume) {
   const absl::StatusOr<RunConfig> before = ReadConfigOf(config.run_dir());
   if (!before.ok()) return NotKnown(config, "what has changed since the run began", before.status(), notes);
+  QUARTET_RETURN_IF_ERROR(CheckBeginning(*before, config, *resume));
   std::vector<ChangedInput> changed;
   if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(config.run_dir(), *before, notes); read.ok()) {
     changed = ChangedInputs(*read, *inputs);
     for (const ChangedInput& change : changed) {
       if (!change.is_mended) continue;
-      if (DecidesWhatIsLearned(change.option)) *mended = true;
+      if (DecidesWhatIsLearned(change.option)) resume->rows_are_mended = true;
       const auto is_it = [&](const RunInput& one) { return one.option == change.option && one.path == change.path; };
       *std::ranges::find_if(*inputs, is_it) = *std::ranges::find_if(*read, is_it);
     }
@@ -159,10 +186,11 @@ std::optional<RunConfig> ConfigBefore(const RunConfig& config) {
 }
 
 absl::Status CheckChanges(const RunConfig& config, std::vector<RunInput> inputs) {
-  if (!Continues(config) || !NewestRecord(config.run_dir() + "/checkpoints").has_value()) return absl::OkStatus();
+  if (!Continues(config)) return absl::OkStatus();
+  std::optional<CheckpointRecord> newest = NewestRecord(config.run_dir() + "/checkpoints");
+  if (!newest.has_value()) return absl::OkStatus();
   std::vector<std::string> notes;
-  bool mended = false;
-  return NoteChanges(config, &inputs, &notes, &mended);
+  return NoteChanges(config, &inputs, &notes, &*newest);
 }
 
 absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& allowed_entry,
@@ -185,7 +213,7 @@ absl::StatusOr<RunStart> OpenRun(const RunConfig& config, const std::string& all
   if (!search.found.has_value()) {
     start.notes.push_back(BeginsAnew(config.run_dir()));
   } else {
-    QUARTET_RETURN_IF_ERROR(NoteChanges(config, &inputs, &start.notes, &search.found->rows_are_mended));
+    QUARTET_RETURN_IF_ERROR(NoteChanges(config, &inputs, &start.notes, &*search.found));
   }
   start.folder->UseInputsText(PrintRunInputs(inputs));
   start.resume = std::move(search.found);

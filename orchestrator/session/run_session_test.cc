@@ -82,6 +82,7 @@ TEST_F(RunSessionTest, GivesWhatNoOtherTryMendsTheCodeOfWrongInput) {
        {"seed=5", "train.train_batch_size=2", "sft.end_token=x", "actor.pretrain=core/tokenizer/testdata"}) {
     EXPECT_EQ(code({other}), absl::StatusCode::kInvalidArgument) << other;
   }
+  EXPECT_EQ(code({"actor.load_checkpoint=" + scratch_.path() + "/another"}), absl::StatusCode::kInvalidArgument);
   for (const char* trained : {"actor.optim=sgd", "actor.ema_decay=0.5"}) {
     EXPECT_EQ(code({"actor.learning_rate=0.1", trained}), absl::StatusCode::kInvalidArgument) << trained;
   }
