@@ -102,8 +102,7 @@ std::optional<ChangedInput> Mended(const RunInput& before, const RunInput& now) 
                       .is_mended = true};
 }
 
-}  // namespace
-
+// Without their hashes.
 std::vector<RunInput> ModelsNamed(const RunConfig& config) {
   std::vector<RunInput> inputs = {
       {.option = "actor.pretrain", .path = config.actor().pretrain(), .hashes = {}},
@@ -115,6 +114,45 @@ std::vector<RunInput> ModelsNamed(const RunConfig& config) {
   std::erase_if(inputs, [](const RunInput& input) { return input.path.empty(); });
   return inputs;
 }
+
+// Likewise the files of rows, of each program's.
+std::vector<RunInput> RowsNamed(const RunConfig& config) {
+  std::vector<RunInput> inputs;
+  for (const auto& [option, paths] : {std::pair("data.prompt_data", &config.data().prompt_data()),
+                                      std::pair("sft.data", &config.sft().data()),
+                                      std::pair("preference.data", &config.preference().data())}) {
+    for (const std::string& path : *paths) inputs.push_back({.option = option, .path = path, .hashes = {}});
+  }
+  return inputs;
+}
+
+// Null where there is none.
+const RunInput* SameInput(const std::vector<RunInput>& inputs, const RunInput& as) {
+  const auto found = std::ranges::find_if(
+      inputs, [&](const RunInput& one) { return one.option == as.option && one.path == as.path; });
+  return found == inputs.end() ? nullptr : &*found;
+}
+
+// "other weights", "a chat_template.jinja more"; empty where nothing was known of it, or is.
+std::vector<std::string> OtherParts(const std::map<std::string, uint64_t>& was,
+                                    const std::map<std::string, uint64_t>& is) {
+  std::vector<std::string> others;
+  if (was.empty() || is.empty()) return others;
+  for (const auto& [part, hash] : is) {
+    const auto before = was.find(part);
+    if (before == was.end()) {
+      others.push_back(absl::StrCat("a ", part, " more"));
+    } else if (before->second != hash) {
+      others.push_back("other " + part);
+    }
+  }
+  for (const auto& [part, hash] : was) {
+    if (!is.contains(part)) others.push_back(absl::StrCat("a ", part, " less"));
+  }
+  return others;
+}
+
+}  // namespace
 
 std::vector<RunInput> ModelInputs(const RunConfig& config) {
   std::vector<RunInput> inputs = ModelsNamed(config);
@@ -189,22 +227,32 @@ absl::StatusOr<std::vector<RunInput>> ParseRunInputs(std::string_view text, std:
   return inputs;
 }
 
+absl::Status CheckHasInputs(const std::vector<RunInput>& recorded, const RunConfig& config,
+                            const std::vector<RunInput>& now, std::string_view source) {
+  std::vector<RunInput> named = ModelsNamed(config);
+  for (RunInput& rows : RowsNamed(config)) named.push_back(std::move(rows));
+  for (const RunInput& input : named) {
+    const RunInput* const is = SameInput(now, input);
+    if (is == nullptr) continue;  // what is read now is another
+    const RunInput* const was = SameInput(recorded, input);
+    if (was != nullptr && (!was->hashes.empty() || is->hashes.empty())) continue;
+    return absl::DataLossError(absl::StrCat(std::string(source), ": has ", was == nullptr ? "nothing" : "no hash",
+                                            " of ", input.option, ", ", input.path,
+                                            ", with which the run began, and no hash of its own"));
+  }
+  return absl::OkStatus();
+}
+
 std::vector<ChangedInput> ChangedInputs(const std::vector<RunInput>& before, const std::vector<RunInput>& now) {
   std::vector<ChangedInput> changed;
   for (const RunInput& input : now) {
-    const auto old = std::find_if(before.begin(), before.end(), [&](const RunInput& one) {
-      return one.option == input.option && one.path == input.path;
-    });
-    if (old == before.end()) continue;
+    const RunInput* const old = SameInput(before, input);
+    if (old == nullptr) continue;
     if (std::optional<ChangedInput> mended = Mended(*old, input)) {
       changed.push_back(*std::move(mended));
       continue;
     }
-    std::vector<std::string> others;
-    for (const auto& [part, hash] : input.hashes) {
-      const auto was = old->hashes.find(part);
-      if (was != old->hashes.end() && was->second != hash) others.push_back("other " + part);
-    }
+    const std::vector<std::string> others = OtherParts(old->hashes, input.hashes);
     if (!others.empty()) {
       changed.push_back({input.option, input.path,
                          absl::StrCat(input.path, " has ", absl::StrJoin(others, ", "), " than when the run began")});

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/data/dataset.h"
 #include "proto/run_config.pb.h"
@@ -29,8 +30,6 @@ struct RunInput {
   std::optional<InputRows> rows = {};      // not of release 0.1.0
 };
 
-// The models that `config` names, without their hashes.
-std::vector<RunInput> ModelsNamed(const RunConfig& config);
 // The models and the chat template that `config` names, as far as they can be read from here. Of weights names, types,
 // shapes and some elements of each tensor are hashed, so that it takes no longer for large models.
 std::vector<RunInput> ModelInputs(const RunConfig& config);
@@ -43,6 +42,12 @@ std::string PrintRunInputs(const std::vector<RunInput>& inputs);
 // INVALID_ARGUMENT name `source`.
 absl::StatusOr<std::vector<RunInput>> ParseRunInputs(std::string_view text, std::string_view source);
 
+// That `recorded` has what every list has, of every release: an entry of each model and each file of rows to learn from
+// that `config` names, as far as they are among `now`, with hashes where they could be made now. DATA_LOSS names
+// `source`, and what is missing.
+absl::Status CheckHasInputs(const std::vector<RunInput>& recorded, const RunConfig& config,
+                            const std::vector<RunInput>& now, std::string_view source);
+
 struct ChangedInput {
   std::string option, path;
   std::string change;  // "/models/a has other weights than when the run began"
@@ -50,7 +55,8 @@ struct ChangedInput {
   // rows is another, or one of 64. So it is after rows that end a run were mended.
   bool is_mended = false;
 };
-// What has the same option and path in both, but is not the same, or of which other rows are in use.
+// What has the same option and path in both, but is not the same, has more parts or fewer, or of which other rows are in
+// use. What could not be read, then or now, is not compared.
 std::vector<ChangedInput> ChangedInputs(const std::vector<RunInput>& before, const std::vector<RunInput>& now);
 
 }  // namespace quartet

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_replace.h"
@@ -126,17 +127,53 @@ TEST_F(RunInputsTest, AreReadWithoutAHash) {
   WriteWeights("model", 2);
   EXPECT_THAT(std::string(open().status().message()), HasSubstr("has other weights"));
   WriteWeights("model", 1);
-  // No run has an empty one.
-  const size_t second = text.find("{\n      \"option\"", text.find("actor.pretrain"));
-  for (const std::string& altered : {std::string("[]"), "[" + text.substr(second, end - second)}) {
-    scratch_.Write("run/inputs.json", altered);
-    EXPECT_THAT(std::string(open().status().message()),
-                AllOf(HasSubstr("is not known: "), HasSubstr("inputs.json: has nothing of actor.pretrain"),
-                      HasSubstr("train.allow_changed_run=true")))
-        << altered;
+}
+
+// Where it has none nothing else says that it is whole.
+TEST_F(RunInputsTest, WithoutAHashLackNothingThatTheRunHas) {
+  BeginRun();
+  config_.mutable_train()->set_load_checkpoint(true);
+  using Json = nlohmann::ordered_json;
+  const std::string text = scratch_.Read("run/inputs.json");
+  const Json whole = Json::parse(text).value("inputs", Json());
+  ASSERT_EQ(whole.size(), 4) << text;
+  const auto error = [&](const Json& list) {
+    scratch_.Write("run/inputs.json", list.dump());
+    const absl::Status status = OpenRun(config_, "", Inputs(), [] { return absl::OkStatus(); }).status();
+    EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(error(whole), "");
+  EXPECT_THAT(error(Json::array()), HasSubstr("inputs.json: has nothing of actor.pretrain, /"));
+  for (size_t i = 0; i < whole.size(); ++i) {
+    const std::string of = " of " + std::string(whole[i]["option"]) + ", " + std::string(whole[i]["path"]);
+    Json other = whole;
+    other.erase(i);
+    EXPECT_THAT(error(other), AllOf(HasSubstr("is not known: "), HasSubstr("inputs.json: has nothing" + of),
+                                    HasSubstr("train.allow_changed_run=true")));
+    other = whole;
+    other[i]["hashes"].clear();
+    EXPECT_THAT(error(other), HasSubstr("inputs.json: has no hash" + of));
   }
-  scratch_.Write("run/inputs.json", text);
-  EXPECT_THAT(open()->notes, IsEmpty());
+  EXPECT_THAT(std::string(whole[3]["option"]), "data.prompt_data");
+  // What the run does not read now is not asked for: the configuration says that it changed.
+  config_.mutable_data()->set_prompt_data(0, "/other.jsonl");
+  Json without_rows = whole;
+  without_rows.erase(3);
+  scratch_.Write("run/inputs.json", without_rows.dump());
+  EXPECT_THAT(std::string(OpenRun(config_, "", ModelInputs(config_), [] { return absl::OkStatus(); }).status().message()),
+              AllOf(HasSubstr("cannot go on"), HasSubstr("data.prompt_data")));
+}
+
+TEST_F(RunInputsTest, OfAModelThatHasMoreFilesOrFewerAreOthers) {
+  const std::vector<RunInput> before = Inputs();
+  scratch_.Write("reward/chat_template.jinja", "{{ messages }}");
+  EXPECT_THAT(ChangesSince(before), ElementsAre(HasSubstr("reward has a chat_template.jinja more than when the run")));
+  const std::vector<RunInput> more = Inputs();
+  std::filesystem::remove(scratch_.path() + "/reward/chat_template.jinja");
+  EXPECT_THAT(ChangesSince(more), ElementsAre(HasSubstr("reward has a chat_template.jinja less than when")));
+  std::filesystem::remove_all(scratch_.path() + "/reward");
+  EXPECT_THAT(ChangesSince(more), IsEmpty()) << "it cannot be read from here";
 }
 
 TEST_F(RunInputsTest, SayWhatHasChangedUnderTheSameName) {

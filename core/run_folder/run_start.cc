@@ -79,21 +79,14 @@ std::string BeginsAnew(const std::string& run_dir) {
                       "/superseded");
 }
 
-// `config` is what the run began with.
+// `config` is what the run began with, `now` what it reads.
 absl::StatusOr<std::vector<RunInput>> ReadInputsOf(const std::string& run_dir, const RunConfig& config,
-                                                   std::vector<std::string>* notes) {
+                                                   const std::vector<RunInput>& now, std::vector<std::string>* notes) {
   const std::string path = run_dir + "/inputs.json";
   QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxTextBytes));
   QUARTET_ASSIGN_OR_RETURN(std::vector<RunInput> inputs, ParseRunInputs(text, path));
   if (!BeginsWithHash(text)) {
-    // What every run has in it is all that can be looked for.
-    for (const RunInput& model : ModelsNamed(config)) {
-      const bool is_there = std::ranges::any_of(
-          inputs, [&](const RunInput& one) { return one.option == model.option && one.path == model.path; });
-      if (is_there) continue;
-      return absl::DataLossError(absl::StrCat(path, ": has nothing of ", model.option, ", ", model.path,
-                                              ", with which the run began, and no hash of its own"));
-    }
+    QUARTET_RETURN_IF_ERROR(CheckHasInputs(inputs, config, now, path));
     notes->push_back(absl::StrCat(path, " has no hash of its own: whether it was altered is not known"));
   }
   return inputs;
@@ -146,7 +139,7 @@ absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs,
   if (!before.ok()) return NotKnown(config, "what has changed since the run began", before.status(), notes);
   QUARTET_RETURN_IF_ERROR(CheckBeginning(*before, config, *resume));
   std::vector<ChangedInput> changed;
-  if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(config.run_dir(), *before, notes); read.ok()) {
+  if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(config.run_dir(), *before, *inputs, notes); read.ok()) {
     changed = ChangedInputs(*read, *inputs);
     for (const ChangedInput& change : changed) {
       if (!change.is_mended) continue;
