@@ -70,7 +70,8 @@ absl::Status Run(Options& options, TerminalView& view, Cancellation& cancellatio
       RunConfig config, LoadRunConfig(options.sources, "",
                                       options.launch ? ServiceLauncher::Defaults(kEvaluationServices) : RunConfig()));
   config.set_run_dir(options.output);
-  QUARTET_RETURN_IF_ERROR(EvaluateModel(RunSession(config, {.launch = options.launch}, view, cancellation)));
+  const absl::Status evaluated = EvaluateModel(RunSession(config, {.launch = options.launch}, view, cancellation));
+  QUARTET_RETURN_IF_ERROR(options.model.empty() ? evaluated : NamingModelFlag(evaluated));
   view.Print("done: " + config.run_dir() + "/evaluations.jsonl");
   return absl::OkStatus();
 }

@@ -22,4 +22,9 @@ absl::StatusOr<std::map<int64_t, std::string, std::greater<>>> ListCheckpoints(c
 // Of one of these folders.
 bool IsFinished(const std::string& checkpoint);
 
+// For the error of a folder that is no training state, where it has some or stands beside them, as that of a step, of
+// checkpoints, of a run or of a step's model: "; there are RUN/checkpoints/step_2/policy_state and ...", of the newest
+// step that has any; else "".
+std::string HintOfStates(const std::string& folder);
+
 }  // namespace quartet

@@ -45,5 +45,25 @@ TEST_F(RunCheckpoints, AreFinishedOnceTheirRecordIsThere) {
   EXPECT_TRUE(IsFinished(folder_));
 }
 
+TEST_F(RunCheckpoints, OfAFolderThatIsNoStateNameTheStatesInItOrBesideIt) {
+  const std::string run = folder_ + "/run", step = run + "/checkpoints/step_2";
+  for (const std::string& one : {step, run + "/checkpoints/step_10"}) {
+    std::filesystem::create_directories(one + "/policy");
+    std::filesystem::create_directories(one + "/policy_state");
+    std::ofstream(one + "/checkpoint.json") << "{}";
+  }
+  EXPECT_EQ(HintOfStates(run), "") << "none has its manifest";
+  std::ofstream(step + "/policy_state/manifest.json") << "{}";
+  const std::string hint = "; there is " + step + "/policy_state";
+  for (const std::string& folder : {run, run + "/", run + "/checkpoints", step, step + "/policy", step + "/policy/"}) {
+    EXPECT_EQ(HintOfStates(folder), hint) << folder;
+  }
+  EXPECT_EQ(HintOfStates(step + "/critic_state"), "") << "which is another's";
+  EXPECT_EQ(HintOfStates(folder_), "");
+  std::filesystem::create_directories(step + "/critic_state");
+  std::ofstream(step + "/critic_state/manifest.json") << "{}";
+  EXPECT_EQ(HintOfStates(step), "; there are " + step + "/policy_state and " + step + "/critic_state");
+}
+
 }  // namespace
 }  // namespace quartet

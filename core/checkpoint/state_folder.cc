@@ -16,6 +16,7 @@
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/hashed_text.h"
+#include "core/checkpoint/run_checkpoints.h"
 #include "core/data/json.h"
 #include "core/safetensors/writer.h"
 #include "core/weights/tensor_hash.h"
@@ -344,8 +345,8 @@ absl::StatusOr<std::unique_ptr<StateReader>> StateReader::Open(const std::string
   const std::string path = absl::StrCat(folder, "/", kStateManifestName);
   absl::StatusOr<std::string> text = ReadTextFile(path, kMaxManifestBytes);
   if (absl::IsNotFound(text.status())) {
-    return absl::NotFoundError(
-        absl::StrCat(folder, " is no training state that was finished: it has no ", kStateManifestName));
+    return absl::NotFoundError(absl::StrCat(folder, " is no training state that was finished: it has no ",
+                                            kStateManifestName, HintOfStates(folder)));
   }
   QUARTET_RETURN_IF_ERROR(text.status());
   QUARTET_ASSIGN_OR_RETURN(impl->manifest, ParseManifest(path, *text));

@@ -233,6 +233,11 @@ TEST_F(StateFolder, IsNotThereWithoutAManifest) {
   const absl::Status status = StateReader::Open(folder_.string()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(folder_.string()), HasSubstr("manifest.json")));
+  fs::create_directory(folder_ / "policy_state");
+  Replace(folder_ / "policy_state/manifest.json", "{}");
+  EXPECT_THAT(std::string(StateReader::Open(folder_.string()).status().message()),
+              HasSubstr("manifest.json; there is " + folder_.string() + "/policy_state"));
+  fs::remove_all(folder_ / "policy_state");
   Replace(folder_ / "manifest.json", "{\"a\": 1}");
   EXPECT_THAT(std::string(StateReader::Open(folder_.string()).status().message()),
               HasSubstr("is not the manifest of a training state"));

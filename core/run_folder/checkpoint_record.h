@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,6 +32,8 @@ struct CheckpointRecord {
   uint64_t prompts_hash = 0;
   // Set where the run goes on: rows of its data were mended since, and their hash may be another.
   bool rows_are_mended = false;
+  // Likewise: what else is otherwise than when the run began and may be why that hash is another, a line each.
+  std::vector<std::string> rows_read_otherwise;
   // Prompts that were taken for these steps. Not in records of the time when each step took rollout_batch_size.
   std::optional<int64_t> prompts_drawn;
 

@@ -60,6 +60,8 @@ bool IsOne(const std::string& path, const std::string_view (&of)[n]) {
 
 bool DecidesWhatIsLearned(const std::string& path) { return IsOne(path, kFixed) && !IsOne(path, kFree); }
 
+bool MayChangeRows(const std::string& path) { return IsOne(path, kFree) || path == kDate; }
+
 absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, const RunConfig& now,
                                                       const std::vector<ChangedInput>& inputs) {
   const std::map<std::string, std::string> old = FlatFields(before), present = FlatFields(now);
@@ -84,13 +86,17 @@ absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, c
     if (was == is || IsOne(path, kPlaces)) continue;
     add(path, absl::StrCat(was, " -> ", is), path == kDate && (was == nothing || is == nothing));
   }
+  const size_t refused_fields = refused.size();
   for (const ChangedInput& input : inputs) add(input.option, input.change, input.is_mended);
   if (refused.empty() || now.train().allow_changed_run()) return changes;
+  std::vector<std::string> ways;
+  if (refused_fields > 0) ways.push_back("set the options as they were (its run.textproto has them)");
+  if (refused.size() > refused_fields) ways.push_back("bring the files back as they were, whose content is another");
   return absl::FailedPreconditionError(absl::StrCat(
       "the run in ", now.run_dir(),
       " cannot go on with another model, other data or another batch than it began with:\n  ",
-      absl::StrJoin(refused, "\n  "),
-      "\nSet them as they were (its run.textproto has them); or, to go on all the same, train.allow_changed_run=true"));
+      absl::StrJoin(refused, "\n  "), "\nThe ways out: ", absl::StrJoin(ways, ", and "),
+      "; or, to go on all the same, train.allow_changed_run=true; or begin another run, in another run_dir"));
 }
 
 }  // namespace quartet

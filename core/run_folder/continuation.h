@@ -13,6 +13,10 @@ namespace quartet {
 // Whether what is learned next follows from the field (or the file that it names): the model, the data and their order.
 bool DecidesWhatIsLearned(const std::string& path);
 
+// Whether rows that are the same may read otherwise, or others of them be in use, where the field alone is another, and
+// ChangesOfRun lets it pass: a checkpoint's hash of its prompts tells.
+bool MayChangeRows(const std::string& path);
+
 // Fields of `now` that `before`, of the same run, has otherwise, one line each with both values, but for where the run
 // and its services are; then `inputs`, a line each. FAILED_PRECONDITION with such lines where models, data (but for
 // rows that were mended) or their order, the seed or the batch are among them, unless now.train().allow_changed_run().

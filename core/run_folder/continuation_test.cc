@@ -42,6 +42,14 @@ TEST(Continuation, RefusesAnotherModelOrOtherDataByName) {
       AllOf(HasSubstr("run in /runs/a cannot go on"), HasSubstr("  actor.pretrain: \"/models/a\" -> \"/models/b\"\n"),
             HasSubstr("  reference.pretrain: \"/models/a\" -> \"/models/b\"\n"),
             HasSubstr("train.allow_changed_run=true")));
+  EXPECT_THAT(changed({"seed=1"}), AllOf(HasSubstr("set the options as they were (its run.textproto has them); or, to"),
+                                         HasSubstr("in another run_dir"), Not(HasSubstr("files"))));
+  const std::vector<ChangedInput> files = {{.option = "data.prompt_data", .path = "/a.jsonl", .change = "other rows"}};
+  EXPECT_THAT(std::string(ChangesOfRun(With({}), With({}), files).status().message()),
+              AllOf(HasSubstr("The ways out: bring the files back as they were"), HasSubstr("allow_changed_run=true"),
+                    Not(HasSubstr("run.textproto"))));
+  EXPECT_THAT(std::string(ChangesOfRun(With({}), With({"seed=1"}), files).status().message()),
+              AllOf(HasSubstr("(its run.textproto has them), and bring the files back")));
   EXPECT_THAT(changed({"data.shuffle=false", "train.max_steps=3"}),
               AllOf(HasSubstr("data.shuffle: true -> false"), Not(HasSubstr("max_steps"))));
   const std::vector<std::string> chats = {"data.apply_chat_template=true", "data.template_date=2025-12-31"};

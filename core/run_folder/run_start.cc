@@ -132,14 +132,15 @@ absl::Status CheckBeginning(const RunConfig& before, const RunConfig& now, const
 
 // `notes` gets what is otherwise than when the run began, and may be. Of files whose rows were mended, `inputs` gets
 // what they were when the run began: it is that which later changes, too, are held against. `resume`, of the checkpoint
-// that it goes on after, is told whether it learns from any of them.
+// that it goes on after, is told whether it learns from any of them, and why its prompts may read otherwise.
 absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs, std::vector<std::string>* notes,
                          CheckpointRecord* resume) {
   const absl::StatusOr<RunConfig> before = ReadConfigOf(config.run_dir());
   if (!before.ok()) return NotKnown(config, "what has changed since the run began", before.status(), notes);
   QUARTET_RETURN_IF_ERROR(CheckBeginning(*before, config, *resume));
   std::vector<ChangedInput> changed;
-  if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(config.run_dir(), *before, *inputs, notes); read.ok()) {
+  if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(config.run_dir(), *before, *inputs, notes);
+      read.ok()) {
     changed = ChangedInputs(*read, *inputs);
     for (const ChangedInput& change : changed) {
       if (!change.is_mended) continue;
@@ -155,6 +156,7 @@ absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs,
   }
   QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> changes, ChangesOfRun(*before, config, changed));
   for (const std::string& change : changes) {
+    if (MayChangeRows(change.substr(0, change.find(':')))) resume->rows_read_otherwise.push_back(change);
     notes->push_back(absl::StrCat("changed since the run began: ", change));
   }
   return absl::OkStatus();

@@ -45,21 +45,32 @@ std::string FolderOf(const CheckpointRecord& resume, const std::string& checkpoi
   return absl::StrCat(checkpoints, "/", CheckpointId(resume.step));
 }
 
+absl::Status MadeWith(const std::string& folder, const std::string& what) {
+  return IsAnother(folder, absl::StrCat("it was made with ", what,
+                                        "\nThe ways out: set it as it was; or, to go on all the same, "
+                                        "train.allow_changed_run=true; or begin another run, in another run_dir"));
+}
+
 // That the run is the one that the checkpoint in `folder` is of; with train.allow_changed_run it may be another.
 absl::Status CheckSameRun(const RunConfig& config, const CheckpointRecord& resume, const std::string& folder,
                           const RunRows& rows) {
   if (config.train().allow_changed_run()) return absl::OkStatus();
   if (resume.seed != config.seed()) {
-    return IsAnother(folder, absl::StrCat("it was made with seed ", resume.seed, ", not ", config.seed()));
+    return MadeWith(folder, absl::StrCat("seed ", resume.seed, ", not ", config.seed()));
   }
   if (resume.rollout_batch_size != rows.batch_size) {
-    return IsAnother(folder, absl::StrCat("it was made with ", rows.batch_field, " ", resume.rollout_batch_size,
-                                          ", not ", rows.batch_size));
+    return MadeWith(folder, absl::StrCat(rows.batch_field, " ", resume.rollout_batch_size, ", not ", rows.batch_size));
   }
-  if (resume.prompts_hash != rows.hash && !resume.rows_are_mended) {
-    return IsAnother(folder, absl::StrCat("it was made with other rows than those of ", rows.files));
+  if (resume.prompts_hash == rows.hash || resume.rows_are_mended) return absl::OkStatus();
+  // The hash is of what the model reads.
+  if (!resume.rows_read_otherwise.empty()) {
+    return MadeWith(folder, absl::StrCat("rows of ", rows.files,
+                                         " that read otherwise, or others of them; this has changed since:\n  ",
+                                         absl::StrJoin(resume.rows_read_otherwise, "\n  ")));
   }
-  return absl::OkStatus();
+  return MadeWith(folder, absl::StrCat("other rows than those of ", rows.files,
+                                       ", or they read otherwise (by the tokenizer, its chat template, "
+                                       "data.chat_template_kwargs or data.template_date)"));
 }
 
 }  // namespace

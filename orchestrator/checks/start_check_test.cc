@@ -10,6 +10,7 @@
 namespace quartet {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(StartCheck, SaysWithoutServicesWhatARunCannotGoOnWith) {
@@ -29,7 +30,13 @@ TEST(StartCheck, SaysWithoutServicesWhatARunCannotGoOnWith) {
   resume.critic = SavedTrainer{};
   EXPECT_EQ(error(5), "");
   resume.prompts_hash = 8;
-  EXPECT_THAT(error(5), HasSubstr("it was made with other rows"));
+  const std::string way_out = "train.allow_changed_run=true; or begin another run, in another run_dir";
+  EXPECT_THAT(error(5), AllOf(HasSubstr("it was made with other rows than those of , or they read otherwise (by the "),
+                              HasSubstr("data.template_date"), HasSubstr(way_out)));
+  resume.rows_read_otherwise = {"data.template_date: nothing -> \"2025-12-31\""};
+  EXPECT_THAT(error(5), AllOf(HasSubstr("that read otherwise, or others of them; this has changed since:\n  "
+                                        "data.template_date: nothing -> \"2025-12-31\"\n"),
+                              HasSubstr(way_out)));
   resume.rows_are_mended = true;
   EXPECT_EQ(error(5), "");
   EXPECT_EQ(error(4), "the run has made 5 steps already, more than the 4 of train.max_steps; raise it to go on");

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/batches/call_sizes.h"
@@ -297,6 +298,11 @@ absl::Status CheckSetByFlags(const ValueOrigins& origins, bool has_model) {
   }
   QUARTET_RETURN_IF_ERROR(check("rollout.pretrain", "--model says what is evaluated"));
   return check("actor.pretrain", "the tokenizer is that of --model");
+}
+
+absl::Status NamingModelFlag(const absl::Status& error) {
+  return absl::Status(error.code(), absl::StrReplaceAll(error.message(), {{"rollout.pretrain", "--model"},
+                                                                          {"actor.pretrain", "--model"}}));
 }
 
 absl::Status EvaluateModel(RunSession session) {

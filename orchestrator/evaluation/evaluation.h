@@ -79,6 +79,9 @@ inline const std::vector<std::string> kEvaluationServices = {"rollout", "scorer"
 // of the configuration's file.
 absl::Status CheckSetByFlags(const ValueOrigins& origins, bool has_model);
 
+// The error of an evaluation whose model is that of --model: in place of the fields that are set by it, with it.
+absl::Status NamingModelFlag(const absl::Status& error);
+
 // Evaluates the model rollout.pretrain on the sets of eval, with rollout and scorer alone.
 // run_dir keeps what a run's would of it, and answers_<set>.jsonl: of each prompt its text,
 // label and source, and its answers with their rewards.

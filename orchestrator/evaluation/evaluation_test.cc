@@ -29,5 +29,13 @@ TEST(Evaluation, RefusesAnotherActorBesideTheRolloutOfARunsConfiguration) {
   EXPECT_TRUE(CheckSetByFlags({{"actor.pretrain", "--set"}, {"rollout.pretrain", "--set"}}, false).ok());
 }
 
+TEST(Evaluation, NamesTheFlagThatSaysTheModelInItsErrors) {
+  const absl::Status error = absl::NotFoundError("rollout.pretrain: /m has no config.json");
+  EXPECT_EQ(NamingModelFlag(error), absl::NotFoundError("--model: /m has no config.json"));
+  EXPECT_EQ(NamingModelFlag(absl::InvalidArgumentError("rollout.max_model_len is 9; the model (actor.pretrain) has 8")),
+            absl::InvalidArgumentError("rollout.max_model_len is 9; the model (--model) has 8"));
+  EXPECT_EQ(NamingModelFlag(absl::OkStatus()), absl::OkStatus());
+}
+
 }  // namespace
 }  // namespace quartet
