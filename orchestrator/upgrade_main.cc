@@ -1,4 +1,6 @@
 // Replaces services of a run that goes on, by those of another build.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -7,14 +9,18 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/command_line/command_line.h"
+#include "core/config/run_config.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/terminal/interrupt_watch.h"
 #include "orchestrator/upgrades/control_folder.h"
+#include "orchestrator/upgrades/request_check.h"
 #include "viewer/run_status/run_status.h"
 
 namespace quartet {
@@ -39,31 +45,51 @@ std::string ProgramsIn(const std::string& bundle) {
   return std::filesystem::is_directory(inside, error) ? inside : bundle;
 }
 
-absl::Status Upgrade(const UpgradeFlags& flags, Cancellation& cancellation) {
-  QUARTET_ASSIGN_OR_RETURN(const RunStatus run, ReadRunStatus(flags.run_dir));
-  std::vector<std::string> services;
-  for (const std::string& service : UpgradeOrder()) {
-    const bool is_there = std::any_of(run.services.begin(), run.services.end(),
-                                      [&](const ServiceStatus& one) { return one.service == service; });
-    if (flags.service == service || (flags.service == "all" && is_there)) services.push_back(service);
-  }
-  // What the run does not know it says itself.
-  if (services.empty()) services.push_back(flags.service);
+// Whether what a run that `holder` works for sees under `folder` is what is seen here.
+bool IsSeenHere(const std::string& folder, const std::string& holder) {
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  std::error_code error;
+  return std::filesystem::is_directory(folder, error) || absl::StrContains(holder, absl::StrCat(" on ", host, ","));
+}
+
+// What the run is to be asked for, one after the other. INVALID_ARGUMENT: the flags do not fit it.
+absl::StatusOr<std::vector<ControlRequest>> RequestsOf(const UpgradeFlags& flags, const RunStatus& run) {
   if (run.holder.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("no run goes on in ", flags.run_dir));
   }
+  std::vector<std::string> has;
+  for (const std::string& service : UpgradeOrder()) {
+    const auto is_it = [&](const ServiceStatus& one) { return one.service == service; };
+    if (std::ranges::any_of(run.services, is_it)) has.push_back(service);
+  }
+  // What is not known of the run here it says itself.
+  const absl::StatusOr<RunConfig> config = LoadRunConfig(flags.run_dir + "/run.textproto", {}, "");
+  const std::string programs = flags.bundle.empty() ? "" : ProgramsIn(flags.bundle);
+  std::vector<ControlRequest> requests;
+  for (const std::string& service : flags.service == "all" && !has.empty() ? has : std::vector{flags.service}) {
+    if (!has.empty() && config.ok()) QUARTET_RETURN_IF_ERROR(CheckCanBeReplaced(has, *config, service));
+    if (!programs.empty() && service != "all" && IsSeenHere(programs, run.holder)) {
+      QUARTET_RETURN_IF_ERROR(CheckHasPrograms(service, programs));
+    }
+    requests.push_back({.id = "",
+                        .action = flags.hold      ? "hold"
+                                  : flags.release ? "release"
+                                                  : "upgrade",
+                        .service = service,
+                        .programs_folder = programs});
+  }
+  return requests;
+}
+
+absl::Status Ask(const UpgradeFlags& flags, const RunStatus& run, const std::vector<ControlRequest>& requests,
+                 Cancellation& cancellation) {
   std::printf("waiting for the end of a step (%ld of %ld are done)\n", static_cast<long>(run.steps_done),
               static_cast<long>(run.steps));
-  for (const std::string& service : services) {
+  for (const ControlRequest& request : requests) {
     std::fflush(stdout);
     QUARTET_RETURN_IF_ERROR(AskRun(
-        flags.run_dir,
-        {.id = "",
-         .action = flags.hold      ? "hold"
-                   : flags.release ? "release"
-                                   : "upgrade",
-         .service = service,
-         .programs_folder = flags.bundle.empty() ? "" : ProgramsIn(flags.bundle)},
+        flags.run_dir, request,
         [](const std::string& text) {
           std::printf("%s\n", text.c_str());
           std::fflush(stdout);
@@ -97,7 +123,9 @@ int Main(int argc, char** argv) {
           "\nThe new service must answer a few of the run's own sequences as the old one did\n"
           "(train.max_upgrade_diff_mean); else the old one comes back.\n"
           "\nExit codes: 0 once the run goes on with all that were to be replaced; 1 where one was not, and the "
-          "run\ngoes on as it was; 2 for a wrong flag, or\nwhere the folder is no run's; 130, 143 and 129 after "
+          "run\ngoes on as it was; 2 for a wrong flag, a "
+          "service that the run does not have or whose program the\nbundle lacks, or where the folder is no run's; "
+          "130, 143 and 129 after "
           "SIGINT, SIGTERM and SIGHUP.\n",
       .check = [&]() -> absl::Status {
         if (flags.run_dir.empty()) {
@@ -125,14 +153,17 @@ int Main(int argc, char** argv) {
         return absl::OkStatus();
       }};
   if (const auto code = ReadCommandLine(argc, argv, line)) return *code;
+  const absl::StatusOr<RunStatus> run = ReadRunStatus(flags.run_dir);
+  const absl::StatusOr<std::vector<ControlRequest>> requests =
+      run.ok() ? RequestsOf(flags, *run) : absl::StatusOr<std::vector<ControlRequest>>(run.status());
   Cancellation cancellation;
   InterruptWatch interrupts(&cancellation);
-  const absl::Status status = Upgrade(flags, cancellation);
-  // By 2 flags alone are wrong.
+  const absl::Status status = requests.ok() ? Ask(flags, *run, *requests, cancellation) : requests.status();
+  // What a run that was asked finds wrong is no wrong flag.
   if (!status.ok() && !absl::IsCancelled(status)) {
     std::fflush(stdout);
     std::fprintf(stderr, "upgrade: %s\n", std::string(status.message()).c_str());
-    return 1;
+    return absl::IsInvalidArgument(requests.status()) ? 2 : 1;
   }
   return Finish("upgrade", status);
 }

@@ -1,6 +1,7 @@
 // Services that are replaced while their run goes on.
 #include <signal.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -159,9 +160,18 @@ for line in sys.stdin:
   for (const auto& [bundle, why] : std::map<std::string, std::string>{
            {Bundle("later", "scorer", "echo quartet 9.0.0, of the future, wire protocols 98 to 99"),
             "speaks protocol versions 98 to 99"},
-           {Bundle("other", "scorer", "echo hello"), "is no program of Quartet's that runs on this host"},
-           {"--bundle=/nowhere", "there is no /nowhere/scorer/scorer"}}) {
+           {Bundle("other", "scorer", "echo hello"), "is no program of Quartet's that runs on this host"}}) {
     EXPECT_THAT(refused(bundle), AllOf(HasSubstr(why), testing::Not(HasSubstr("is stopped"))));
+  }
+  // What can be seen before the run is asked.
+  const std::string alone = Bundle("scorer_alone", "scorer", "exit 3");
+  for (const auto& [service, bundle, why] :
+       std::vector<std::array<std::string, 3>>{{"scorer", "--bundle=/nowhere", "there is no /nowhere/scorer/scorer"},
+                                               {"rollout", alone, "/scorer_alone/rollout/rollout"},
+                                               {"all", alone, "/scorer_alone/rollout/rollout"}}) {
+    const auto at_once = Upgrade(service, {bundle});
+    EXPECT_EQ(at_once.exit_code, 2) << at_once.output;
+    EXPECT_THAT(at_once.output, AllOf(HasSubstr(why), testing::Not(HasSubstr("waiting for the end of a step"))));
   }
   const auto unknown = Upgrade("judge", {"--bundle=."});
   EXPECT_EQ(unknown.exit_code, 2);

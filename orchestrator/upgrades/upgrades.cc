@@ -18,6 +18,7 @@
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/clients/weight_sync.h"
 #include "orchestrator/upgrades/program_version.h"
+#include "orchestrator/upgrades/request_check.h"
 
 namespace quartet {
 namespace {
@@ -90,27 +91,8 @@ void Upgrades::WriteEvent(const std::string& kind, const std::string& text, cons
   if (!said.ok()) QUARTET_LOG(kWarning) << said;
 }
 
-absl::Status Upgrades::CheckService(const std::string& service) const {
-  const std::vector<std::string> services = PpoServices(context_.config);
-  if (std::find(services.begin(), services.end(), service) == services.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the run has no service \"", service, "\"; it has ", absl::StrJoin(services, ", ")));
-  }
-  if (IsTrainer(service) && !context_.config.train().save_optimizer()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("train.save_optimizer is false in this run, and a ", service,
-                     " hands its training state over in a checkpoint: such a run's trainers cannot be replaced"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Upgrades::CheckPrograms(const std::string& service, const std::string& folder) const {
-  for (const std::string& program : {service, std::string("rank")}) {
-    const std::string path = absl::StrCat(folder, "/", service, "/", program);
-    std::error_code error;
-    if (std::filesystem::is_regular_file(path, error)) continue;
-    return absl::NotFoundError(absl::StrCat("there is no ", path, ": --bundle names the folder of an unpacked bundle"));
-  }
+  QUARTET_RETURN_IF_ERROR(CheckHasPrograms(service, folder));
   const std::string path = absl::StrCat(folder, "/", service, "/", service);
   QUARTET_ASSIGN_OR_RETURN(const ProgramVersion version,
                            ReadProgramVersion(path, [this] { return context_.cancellation.status(); }));
@@ -285,7 +267,7 @@ absl::Status Upgrades::Hold(const std::string& service, const StepBoundary& boun
 absl::Status Upgrades::Do(const StepBoundary& boundary) {
   QUARTET_CHECK(asked_.has_value());
   const ControlRequest request = *std::exchange(asked_, std::nullopt);
-  absl::Status wrong = CheckService(request.service);
+  absl::Status wrong = CheckCanBeReplaced(PpoServices(context_.config), context_.config, request.service);
   if (wrong.ok() && request.action != "upgrade" && request.action != "hold") {
     wrong = absl::FailedPreconditionError(request.action == "release"
                                               ? "the run is not held"

@@ -76,7 +76,6 @@ class Upgrades {
     std::string state_folder;
   };
 
-  absl::Status CheckService(const std::string& service) const;
   // That there are programs for this host, protocol and run in `folder`.
   absl::Status CheckPrograms(const std::string& service, const std::string& folder) const;
   absl::StatusOr<Before> Look(const std::string& service, const StepBoundary& boundary);

@@ -1,0 +1,38 @@
+#include "orchestrator/upgrades/request_check.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace quartet {
+
+absl::Status CheckCanBeReplaced(const std::vector<std::string>& services, const RunConfig& config,
+                                const std::string& service) {
+  if (std::ranges::find(services, service) == services.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the run has no service \"", service, "\"; it has ", absl::StrJoin(services, ", ")));
+  }
+  const bool is_trainer = service == "policy_trainer" || service == "critic_trainer";
+  if (is_trainer && !config.train().save_optimizer()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.save_optimizer is false in this run, and a ", service,
+                     " hands its training state over in a checkpoint: such a run's trainers cannot be replaced"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHasPrograms(const std::string& service, const std::string& folder) {
+  for (const std::string& program : {service, std::string("rank")}) {
+    const std::string path = absl::StrCat(folder, "/", service, "/", program);
+    std::error_code error;
+    if (std::filesystem::is_regular_file(path, error)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no ", path, ": --bundle names the folder of an unpacked bundle"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace quartet

@@ -1,0 +1,46 @@
+#include "orchestrator/upgrades/request_check.h"
+
+#include <string>
+
+#include "core/base/testing/scratch_folder.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(RequestCheck, NamesTheServicesThatTheRunHas) {
+  RunConfig config;
+  config.mutable_train()->set_save_optimizer(true);
+  const auto error = [&](const std::string& service) {
+    const absl::Status status = CheckCanBeReplaced({"policy_trainer", "rollout", "scorer"}, config, service);
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(error("scorer"), "");
+  EXPECT_EQ(error("policy_trainer"), "");
+  EXPECT_EQ(error("critic_trainer"),
+            "the run has no service \"critic_trainer\"; it has policy_trainer, rollout, scorer");
+  config.mutable_train()->set_save_optimizer(false);
+  EXPECT_EQ(error("scorer"), "");
+  EXPECT_THAT(error("policy_trainer"), HasSubstr("train.save_optimizer is false in this run"));
+}
+
+TEST(RequestCheck, NamesTheProgramThatABundleLacks) {
+  const ScratchFolder scratch;
+  const auto error = [&](const std::string& folder) {
+    const absl::Status status = CheckHasPrograms("scorer", folder);
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(error("/nowhere"), "there is no /nowhere/scorer/scorer: --bundle names the folder of an unpacked bundle");
+  scratch.Write("scorer/scorer", "");
+  EXPECT_THAT(error(scratch.path()), HasSubstr("there is no " + scratch.path() + "/scorer/rank: "));
+  scratch.Write("scorer/rank", "");
+  EXPECT_EQ(error(scratch.path()), "");
+}
+
+}  // namespace
+}  // namespace quartet
