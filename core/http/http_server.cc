@@ -9,23 +9,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <stop_token>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/byte_budget.h"
@@ -33,6 +30,7 @@
 #include "core/base/status_macros.h"
 #include "core/http/connections.h"
 #include "core/http/disconnect_watcher.h"
+#include "core/http/request_head.h"
 #include "core/network/local_users.h"
 
 namespace quartet {
@@ -51,9 +49,6 @@ constexpr unsigned kIdleSeconds = 60;
 constexpr std::chrono::seconds kOverdueEvery{1};
 // Of the body of a request that is refused, that are read for the client to read the answer.
 constexpr int64_t kMostDroppedBytes = int64_t{256} << 20;
-// Headers of which a second one says something else, to one who reads the first, than to one who reads the last.
-constexpr std::array<std::string_view, 5> kOnce = {"authorization", "content-length", "content-type", "host",
-                                                   "transfer-encoding"};
 
 absl::StatusOr<int> Listen(const HostPort& address) {
   addrinfo hints = {};
@@ -89,11 +84,18 @@ int PortOf(int fd) {
                                            : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
 }
 
-// By when bodies are to have gone through their connections.
+// By when heads are to have come, and bodies to have gone through their connections.
 class Pace {
  public:
   Pace(const HttpServerOptions& options, Connections* connections)
-      : time_(options.body_time), bytes_per_second_(options.body_bytes_per_second), connections_(*connections) {}
+      : head_time_(options.head_time),
+        time_(options.body_time),
+        bytes_per_second_(options.body_bytes_per_second),
+        connections_(*connections) {}
+  // The head of a request is what may come next.
+  void BeginHead(MHD_Connection* connection) {
+    connections_.SetDeadline(connection, Connections::Clock::now() + head_time_);
+  }
   void Begin(MHD_Connection* connection, int64_t bytes) {
     connections_.SetDeadline(connection,
                              Connections::Clock::now() + time_ + std::chrono::seconds(bytes / bytes_per_second_));
@@ -102,6 +104,7 @@ class Pace {
   void End(MHD_Connection* connection) { connections_.SetDeadline(connection, std::nullopt); }
 
  private:
+  const std::chrono::seconds head_time_;
   const std::chrono::seconds time_;
   const int64_t bytes_per_second_;
   Connections& connections_;
@@ -172,31 +175,6 @@ MHD_Result Send(MHD_Connection* connection, HttpReply reply, Pace* pace) {
   return queued;
 }
 
-// Of the names of headers (RFC 9110, 5.6.2).
-bool IsOfToken(char c) {
-  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("!#$%&'*+-.^_`|~", c);
-}
-
-// The headers of a request, as they come.
-struct Headers {
-  HttpRequest* request;
-  bool malformed = false;
-
-  static MHD_Result Add(void* self, MHD_ValueKind /*kind*/, const char* name, const char* value) {
-    auto& headers = *static_cast<Headers*>(self);
-    std::map<std::string, std::string>& all = headers.request->headers;
-    const std::string lower = absl::AsciiStrToLower(name);
-    // libmicrohttpd knows "Content-Length " for no length, where others do.
-    if (!std::all_of(lower.begin(), lower.end(), IsOfToken)) headers.malformed = true;
-    const bool comes_again = !all.insert_or_assign(lower, value == nullptr ? "" : value).second;
-    if (comes_again && std::find(kOnce.begin(), kOnce.end(), lower) != kOnce.end()) headers.malformed = true;
-    if (all.contains("content-length") && all.contains("transfer-encoding")) headers.malformed = true;
-    // libmicrohttpd would read a body of any other coding until its connection ends.
-    if (lower == "transfer-encoding" && !absl::EqualsIgnoreCase(all[lower], "chunked")) headers.malformed = true;
-    return MHD_YES;
-  }
-};
-
 // So many files may be open at the same time as far as the system allows it.
 void RaiseFileLimit(rlim_t files) {
   rlimit limit = {};
@@ -237,9 +215,9 @@ class HttpServerImpl final : public HttpServer {
         MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | (tls ? MHD_USE_TLS : 0), 0,
         nullptr, nullptr, &HttpServerImpl::Handle, this, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
         static_cast<unsigned>(connections), MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, kHeaderBytes, MHD_OPTION_NOTIFY_COMPLETED, &HttpServerImpl::Completed, this,
-        MHD_OPTION_NOTIFY_CONNECTION, &HttpServerImpl::OpenedOrClosed, this, MHD_OPTION_ARRAY, more.data(),
-        MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, kHeaderBytes, MHD_OPTION_URI_LOG_CALLBACK, &HttpServerImpl::FirstLine, this,
+        MHD_OPTION_NOTIFY_COMPLETED, &HttpServerImpl::Completed, this, MHD_OPTION_NOTIFY_CONNECTION,
+        &HttpServerImpl::OpenedOrClosed, this, MHD_OPTION_ARRAY, more.data(), MHD_OPTION_END);
     if (daemon_ != nullptr) {
       overdue_ = std::jthread([this](const std::stop_token& stop) { CloseOverdue(stop); });
       return absl::OkStatus();
@@ -259,6 +237,8 @@ class HttpServerImpl final : public HttpServer {
       request.share = ByteBudget::Share(bodies);
       request.bodies = bodies;
     }
+    RawTarget target;
+    bool has_head = false;
     HttpRequest request;
     std::optional<HttpReply> refusal;  // what it is answered with once it has come
     int64_t dropped = 0;               // bytes of its body
@@ -267,55 +247,74 @@ class HttpServerImpl final : public HttpServer {
     std::optional<DisconnectWatcher::Watch> client;
   };
 
+  // Called when the first line of a request is there; what it returns is that request's `state` from then on.
+  static void* FirstLine(void* self, const char* target, MHD_Connection* /*connection*/) {
+    try {
+      auto incoming = std::make_unique<Incoming>(&static_cast<HttpServerImpl*>(self)->bodies_);
+      incoming->target = {.at = target, .text = target};
+      return incoming.release();
+    } catch (const std::exception& error) {
+      QUARTET_LOG(kError) << "HTTP: " << error.what();
+      return nullptr;
+    }
+  }
+
   // Called once when the headers are there, then for each part of the body, then at its end.
   static MHD_Result Handle(void* self, MHD_Connection* connection, const char* url, const char* method,
-                           const char* /*version*/, const char* data, size_t* data_size, void** state) {
+                           const char* version, const char* data, size_t* data_size, void** state) {
+    auto* incoming = static_cast<Incoming*>(*state);
+    if (incoming == nullptr) return MHD_NO;  // closes the connection
     try {
-      return static_cast<HttpServerImpl*>(self)->DoHandle(connection, url, method, data, data_size, state);
+      auto& server = *static_cast<HttpServerImpl*>(self);
+      server.connections_.Moved(connection);
+      if (!incoming->has_head) return server.TakeHead(connection, incoming, url, method, version);
+      return server.TakeBody(connection, incoming, method, data, data_size);
     } catch (const std::exception& error) {
       QUARTET_LOG(kError) << "HTTP: " << error.what();
       return MHD_NO;  // closes the connection
     }
   }
 
-  MHD_Result DoHandle(MHD_Connection* connection, const char* url, const char* method, const char* data,
-                      size_t* data_size, void** state) {
-    auto* incoming = static_cast<Incoming*>(*state);
-    connections_.Moved(connection);
-    if (incoming == nullptr) {
-      *state = incoming = new Incoming(&bodies_);
-      HttpRequest& request = incoming->request;
-      request.method = method;
-      request.path = url;
-      Headers headers = {.request = &request};
-      MHD_get_connection_values(connection, MHD_HEADER_KIND, Headers::Add, &headers);
-      if (headers.malformed) {
-        // Where its body ends cannot be known.
-        HttpReply reply = options_.malformed;
-        reply.headers["Connection"] = "close";
-        return Send(connection, std::move(reply), &pace_);
-      }
-      int64_t length = 0;
-      const auto said = request.headers.find("content-length");
-      if (said != request.headers.end() && !absl::SimpleAtoi(said->second, &length)) length = 0;
-      if (options_.own_user_only && !IsOwnUsers(connection)) {
-        incoming->refusal = options_.not_yours;
-      } else if (std::optional<HttpReply> refusal = handler_->Refuse(request)) {
-        incoming->refusal = std::move(refusal);
-      } else if (length > options_.max_body_bytes) {
-        incoming->refusal = options_.too_long;
-      } else if (length > bodies_.limit() - bodies_.held()) {
-        incoming->refusal = options_.bodies_full;
-      }
-      // A body that comes is read to its end, so that a client that writes it all first gets to read the answer. One
-      // that has not been begun need not come.
-      const bool asks_first = request.headers.contains("expect");
-      if (incoming->refusal.has_value() && (asks_first || length > kMostDroppedBytes)) {
-        return Send(connection, *std::move(incoming->refusal), &pace_);
-      }
-      pace_.Begin(connection, said != request.headers.end() ? length : options_.max_body_bytes);
-      return MHD_YES;
+  // Answers a request at once, without its body, and no other on its connection.
+  MHD_Result End(MHD_Connection* connection, HttpReply reply) {
+    reply.headers["Connection"] = "close";
+    return Send(connection, std::move(reply), &pace_);
+  }
+
+  MHD_Result TakeHead(MHD_Connection* connection, Incoming* incoming, const char* url, const char* method,
+                      const char* version) {
+    incoming->has_head = true;
+    HttpRequest& request = incoming->request;
+    if (!ReadHead(connection, incoming->target, method, url, version, &request)) {
+      return End(connection, options_.malformed);
     }
+    // libmicrohttpd has let only a number pass that fits into 64 bits.
+    uint64_t length = 0;
+    const auto said = request.headers.find("content-length");
+    if (said != request.headers.end() && !absl::SimpleAtoi(said->second, &length)) {
+      return End(connection, options_.malformed);
+    }
+    if (options_.own_user_only && !IsOwnUsers(connection)) {
+      incoming->refusal = options_.not_yours;
+    } else if (std::optional<HttpReply> refusal = handler_->Refuse(request)) {
+      incoming->refusal = std::move(refusal);
+    } else if (std::cmp_greater(length, options_.max_body_bytes)) {
+      incoming->refusal = options_.too_long;
+    } else if (std::cmp_greater(length, bodies_.limit() - bodies_.held())) {
+      incoming->refusal = options_.bodies_full;
+    }
+    // A body that comes is read to its end, so that a client that writes it all first gets to read the answer. One
+    // that has not been begun need not come.
+    const bool asks_first = request.headers.contains("expect");
+    if (incoming->refusal.has_value() && (asks_first || std::cmp_greater(length, kMostDroppedBytes))) {
+      return End(connection, *std::move(incoming->refusal));
+    }
+    pace_.Begin(connection, said != request.headers.end() ? static_cast<int64_t>(length) : options_.max_body_bytes);
+    return MHD_YES;
+  }
+
+  MHD_Result TakeBody(MHD_Connection* connection, Incoming* incoming, const char* method, const char* data,
+                      size_t* data_size) {
     HttpRequest& request = incoming->request;
     if (*data_size > 0) {
       const auto size = static_cast<int64_t>(*data_size);
@@ -335,6 +334,7 @@ class HttpServerImpl final : public HttpServer {
       *data_size = 0;
       return MHD_YES;
     }
+    if (HasTrailers(connection, method)) return End(connection, options_.malformed);
     if (!incoming->refusal.has_value() && !handler_->IsControl(request)) {
       incoming->has_place = TakePlace();
       if (!incoming->has_place) incoming->refusal = options_.too_many;
@@ -382,14 +382,15 @@ class HttpServerImpl final : public HttpServer {
     if (incoming == nullptr) return;
     if (incoming->has_place) --server.requests_;
     delete incoming;
-    server.pace_.End(connection);
+    server.pace_.BeginHead(connection);
     server.connections_.SetBusy(connection, false);
     server.connections_.Moved(connection);
   }
 
   static void OpenedOrClosed(void* self, MHD_Connection* connection, void** /*state*/,
                              MHD_ConnectionNotificationCode what) {
-    Connections& connections = static_cast<HttpServerImpl*>(self)->connections_;
+    auto& server = *static_cast<HttpServerImpl*>(self);
+    Connections& connections = server.connections_;
     if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
       connections.Closed(connection);
       return;
@@ -397,6 +398,7 @@ class HttpServerImpl final : public HttpServer {
     // Its thread closes the socket after this has been told.
     const int fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     connections.Opened(connection, [fd] { shutdown(fd, SHUT_RDWR); });
+    server.pace_.BeginHead(connection);
   }
 
   HttpServerOptions options_;

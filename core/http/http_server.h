@@ -62,15 +62,17 @@ class HttpHandler {
 inline constexpr char kMalformedHeaders[] =
     "a header comes twice that may come once (Authorization, Content-Length, Content-Type, Host, Transfer-Encoding), "
     "or both Content-Length and Transfer-Encoding do, or Transfer-Encoding is another than chunked, or a header's name "
-    "has a space or another character that no name has";
+    "is empty or has a space or another character that no name has, or a header goes on in the next line, or the path "
+    "or "
+    "a header's value has a NUL or another control character, or lines end in two ways, or headers come behind the "
+    "body";
 
 struct HttpServerOptions {
   HostPort listen;  // port 0: a free one
   // A request of a program of another user of this host, root apart, is answered with `not_yours`. For loopback.
   bool own_user_only = false;
   HttpReply not_yours = {.status = 403};
-  // Where a header that may come once comes twice, a header's name has a space or another byte that none may have, or
-  // where a body ends is said in two ways or in one that is not known.
+  // What kMalformedHeaders says.
   HttpReply malformed = {.status = 400};
   // PEM; both or neither.
   std::string certificate;
@@ -84,6 +86,9 @@ struct HttpServerOptions {
   // Requests that are answered at the same time, beside those of control; and what those beyond are answered with.
   int max_requests = 1024;
   HttpReply too_many = {.status = 503};
+  // The head of a request is to have come after this time from when its connection was opened, or the request before
+  // was answered: more than the minute after which a connection on which nothing moves is closed. Likewise closed.
+  std::chrono::seconds head_time{120};
   // The body of a request, and that of a reply or one piece of it, is to have come, or been taken, after this time and
   // a second for each `body_bytes_per_second`. A connection on which it takes longer is closed, within a second or two.
   std::chrono::seconds body_time{60};

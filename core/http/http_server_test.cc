@@ -88,6 +88,82 @@ TEST_F(HttpServerTest, CutsOffWhoeverSendsABodyTooSlowly) {
   ExpectOthersAreAnswered();
 }
 
+// Slower than that for a connection on which nothing moves, but without end.
+TEST_F(HttpServerTest, CutsOffWhoeverSendsAHeadByteByByte) {
+  Start({.listen = {"127.0.0.1", 0}, .head_time = std::chrono::seconds(1)});
+  for (const bool after_another : {false, true}) {
+    HttpClient slow(port());
+    if (after_another) {
+      slow.Ask("GET", "/");
+      EXPECT_EQ(slow.Read().status, 200);
+    }
+    slow.Send("GET / HTTP/1.1\r\nHost: ");
+    while (!slow.IsClosed()) {
+      slow.Send("x");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    ExpectOthersAreAnswered();
+  }
+}
+
+// What whoever stands between would take for one request is one, or none.
+TEST_F(HttpServerTest, RefusesWhatEndsARequestWhereOthersWouldNotEndIt) {
+  using std::string_literals::operator""s;
+  Start({.listen = {"127.0.0.1", 0}});
+  const std::string chunked = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n";
+  for (const std::string& begin :
+       {"GET / HTTP/1.1\r\nHost: h\r\n: x\r\n"s, "GET / HTTP/1.1\r\nHost: h\r\n:\r\n"s,
+        "GET / HTTP/1.1\r\n: x\r\nHost: h\r\n\r\n"s, "GET / HTTP/1.1\r\n: x\r\n\r\n"s, "GET / HTTP/1.1\nHost: h\n:\n"s,
+        "GET / HTTP/1.1\nHost: h\n:\r\n"s, "GET / HTTP/1.1\r\nHost: h\r\nContent-Length : 3\r\n\r\n"s,
+        "GET / HTTP/1.1\r\nHost: h\r\nA: b\r\n c\r\n\r\n"s, "GET / HTTP/1.1\r\nHost: h\r\nA: b\0c\r\n\r\n"s,
+        "GET / HTTP/1.1\r\nHost: h\0\r\n\r\n"s, "GET / HTTP/1.1\r\nHost: h\r\nA: b\rContent-Length: 3\r\n\r\n"s,
+        "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\0 9\r\n\r\n"s, "GET /\0x HTTP/1.1\r\nHost: h\r\n\r\n"s,
+        "GET /\0 HTTP/1.1\r\nHost: h\r\n\r\n"s, "GET /%00x HTTP/1.1\r\nHost: h\r\n\r\n"s, chunked + "A: b\r\n\r\n",
+        chunked + "A: b\r\n: x\r\n", chunked + ": x\r\n\r\n"}) {
+    HttpClient client(port());
+    client.Send(begin + "GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n");
+    EXPECT_EQ(client.Read().status, 400) << begin;
+    EXPECT_EQ(client.Read().status, 0) << begin;
+    EXPECT_EQ(handler_.made, 0) << begin;
+  }
+}
+
+TEST_F(HttpServerTest, TakesNoLengthForNone) {
+  Start({.listen = {"127.0.0.1", 0}});
+  for (const std::string method : {"GET", "POST", "PUT"}) {
+    for (const char* length : {"9223372036854775807", "9223372036854775808", "18446744073709551615"}) {
+      HttpClient client(port());
+      client.Send(method + " / HTTP/1.1\r\nHost: h\r\nContent-Length: " + length +
+                  "\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n");
+      EXPECT_EQ(client.Read().status, 413) << method << length;
+      EXPECT_EQ(client.Read().status, 0) << method << length;
+      EXPECT_EQ(handler_.made, 0) << method << length;
+    }
+  }
+}
+
+TEST_F(HttpServerTest, TakesHeadsAsClientsWriteThem) {
+  Start({.listen = {"127.0.0.1", 0}});
+  for (const std::string request :
+       {"GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\n\n", "GET / HTTP/1.1\nHost: h\nA: b\n\n",
+        "\r\nGET /?a=%20&b HTTP/1.1\r\nHost:h\r\nA: \t b \t \r\nB:\r\nC: \r\n\r\n",
+        "GET %2f HTTP/1.1\r\nHost: h\r\nA: \xc3\xa4 : \"\r\nX_!#$%&'*+-.^`|~: 1\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc",
+        "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n0\r\n\r\n"}) {
+    HttpClient whole(port()), in_parts(port());
+    for (int i = 0; i < 2; ++i) {
+      whole.Send(request);
+      EXPECT_EQ(whole.Read().status, 200) << request;
+    }
+    for (size_t i = 0; i < request.size(); ++i) {
+      in_parts.Send(request.substr(i, 1));
+      // So that it comes by itself.
+      if (i + 2 >= request.size()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_EQ(in_parts.Read().status, 200) << request;
+  }
+}
+
 TEST_F(HttpServerTest, LeavesRepliesTheirTime) {
   Start({.listen = {"127.0.0.1", 0}});
   HttpClient reader(port());

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 
 #include "absl/strings/ascii.h"
@@ -73,6 +74,12 @@ HttpAnswer HttpClient::Read() {
 void HttpClient::Close() {
   if (fd_ >= 0) close(fd_);
   fd_ = -1;
+}
+
+bool HttpClient::IsClosed() {
+  char byte;
+  const ssize_t count = recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK);
 }
 
 std::string HttpClient::ReadLine() {

@@ -33,6 +33,8 @@ class HttpClient {
   // The whole answer.
   HttpAnswer Read();
   void Close();
+  // Whether the other end has closed the connection, and all that it has sent is read.
+  bool IsClosed();
 
  private:
   std::string ReadLine();
