@@ -168,17 +168,25 @@ TEST(HttpLoad, WeighsAnswersByTheJsonThatTheyAreMadeFrom) {
 TEST(HttpLoad, BoundsTheBodiesOfAllRequestsTogether) {
   Load load(8);
   const std::string body = json{{"prompt", "hi"}, {"max_tokens", 2}}.dump() + std::string(12 * kMiB, ' ');
-  // One byte more than what is left beside the 11 MiB below: those are there long before all of it is. It is no JSON,
-  // which would take its time to read.
+  // One byte more than what is left beside the 11 MiB below. It is no JSON, which would take its time to read.
   const std::string junk(9 * kMiB + 1, 'x');
   const auto ask = [&] { return HttpAsk(load.port, "POST", "/v1/completions", junk); };
+  // Whether it would be taken, which takes no room from what is coming.
+  const auto has_room = [&] {
+    HttpClient asking(load.port);
+    asking.Send(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Expect: 100-continue\r\nContent-Length: " +
+        std::to_string(junk.size()) + "\r\n\r\n");
+    return asking.ReadHead().status == 100;
+  };
   EXPECT_EQ(ask().status, 400);
   {
     HttpClient slow(load.port);
     slow.Send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
               std::to_string(body.size()) + "\r\n\r\n" + body.substr(0, 11 * kMiB));
-    HttpAnswer refused;
-    WaitUntil([&] { return (refused = ask()).status != 400; });  // so much has come
+    WaitUntil([&] { return !has_room(); });  // so much has come
+    const HttpAnswer refused = ask();
     EXPECT_EQ(refused.status, 503);
     EXPECT_EQ(refused.headers.at("retry-after"), "1");
     EXPECT_THAT(refused.body, HasSubstr("rollout.http.max_bodies_bytes = 20971520 bytes"));
@@ -198,7 +206,8 @@ TEST(HttpLoad, BoundsTheBodiesOfAllRequestsTogether) {
   load.Pause();
   HttpClient waits(load.port);
   waits.Ask("POST", "/v1/completions", body);
-  WaitUntil([&] { return ask().status == 503; });
+  WaitUntil([&] { return !has_room(); });
+  EXPECT_EQ(ask().status, 503);
   load.rollout.answers = false;
   load.rollout.dispatcher().Resume();
   WaitUntil([&] { return ask().status == 400; });
