@@ -237,7 +237,7 @@ class HttpServerImpl final : public HttpServer {
       request.share = ByteBudget::Share(bodies);
       request.bodies = bodies;
     }
-    RawTarget target;
+    std::string target;  // as ReadHead is told
     bool has_head = false;
     HttpRequest request;
     std::optional<HttpReply> refusal;  // what it is answered with once it has come
@@ -251,7 +251,7 @@ class HttpServerImpl final : public HttpServer {
   static void* FirstLine(void* self, const char* target, MHD_Connection* /*connection*/) {
     try {
       auto incoming = std::make_unique<Incoming>(&static_cast<HttpServerImpl*>(self)->bodies_);
-      incoming->target = {.at = target, .text = target};
+      incoming->target = target;
       return incoming.release();
     } catch (const std::exception& error) {
       QUARTET_LOG(kError) << "HTTP: " << error.what();

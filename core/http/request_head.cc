@@ -103,20 +103,20 @@ struct Reading {
 
 }  // namespace
 
-bool ReadHead(MHD_Connection* connection, const RawTarget& target, const char* method, const char* url,
+bool ReadHead(MHD_Connection* connection, const std::string& target, const char* method, const char* url,
               const char* version, HttpRequest* request) {
   request->method = method;
   request->path = url;
   Lines lines(method);
   lines.Add(method);
-  lines.Skip(1 + target.text.size() + 1);  // decoded, it may be shorter
+  lines.Skip(1 + target.size() + 1);  // decoded, it may be shorter
   lines.Add(version);
   Reading reading = {.headers = request->headers, .lines = lines};
   MHD_get_connection_values(connection, MHD_HEADER_KIND, Reading::Add, &reading);
   const MHD_ConnectionInfo* const size = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
   if (size == nullptr || !reading.lines.IsWhole(method, size->header_size)) return false;
   // Decoded, it would end the path.
-  return !reading.malformed && !absl::StrContains(target.text, "%00");
+  return !reading.malformed && !absl::StrContains(target, "%00");
 }
 
 bool HasTrailers(MHD_Connection* connection, const char* method) {
