@@ -155,7 +155,7 @@ TEST_P(Architectures, GiveTheSameWhereProductsAreJoined) {
             1e-6);
 
   ModelConfig adapted = model.config();
-  adapted.lora = LoraConfig{.r = 3, .targets = {"q_proj", "v_proj", "up_proj", "down_proj"}};
+  adapted.lora = AdapterConfig{.r = 3, .targets = {"q_proj", "v_proj", "up_proj", "down_proj"}};
   const ParameterGroup adapters = MakeLoraLayout(adapted, model.layout()).groups[0];
   std::vector<at::Tensor> factors;
   for (const ParameterSpec& factor : adapters.parameters) factors.push_back(at::randn(factor.shape));

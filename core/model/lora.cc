@@ -27,6 +27,8 @@ constexpr std::string_view kAllLinear = "all-linear";
 // PEFT saves whatever a sequence classifier's head may be called; "score" it is in all classes here.
 constexpr std::string_view kOtherHead = "classifier";
 constexpr std::string_view kPrefix = "base_model.model.";
+constexpr const char* kOptions = "actor.lora";  // which trains them
+constexpr std::string_view kFactorA = ".lora_A", kFactorB = ".lora_B";
 
 constexpr std::string_view kFieldsRead[] = {"base_model_name_or_path",
                                             "bias",
@@ -128,8 +130,8 @@ absl::StatusOr<std::vector<std::string>> ReadTargets(const ConfigFields& fields,
   return found;
 }
 
-absl::StatusOr<LoraConfig> ReadLora(const ConfigFields& fields, int64_t layers) {
-  LoraConfig lora;
+absl::StatusOr<AdapterConfig> ReadLora(const ConfigFields& fields, int64_t layers) {
+  AdapterConfig lora;
   QUARTET_ASSIGN_OR_RETURN(lora.r, fields.Integer("r", 1, kMaxDimension, 8));
   QUARTET_ASSIGN_OR_RETURN(const double alpha, fields.Number("lora_alpha", 0, 1e6, 8));
   QUARTET_ASSIGN_OR_RETURN(const bool by_root, fields.Boolean("use_rslora"));
@@ -141,15 +143,52 @@ absl::StatusOr<LoraConfig> ReadLora(const ConfigFields& fields, int64_t layers) 
   return lora;
 }
 
+// adapter_config.json of new adapters of the model in `base`, as PEFT writes it.
+std::string NewAdapterJson(const LoraOptions& lora, const std::string& base, const std::vector<std::string>& targets) {
+  const nlohmann::ordered_json object = {{"base_model_name_or_path", base},
+                                         {"bias", "none"},
+                                         {"fan_in_fan_out", false},
+                                         {"inference_mode", true},
+                                         {"init_lora_weights", true},
+                                         {"lora_alpha", lora.alpha},
+                                         {"lora_dropout", 0.0},
+                                         {"modules_to_save", nullptr},
+                                         {"peft_type", "LORA"},
+                                         {"r", lora.r},
+                                         {"target_modules", targets},
+                                         {"task_type", "CAUSAL_LM"},
+                                         {"use_rslora", lora.use_rslora}};
+  return object.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+// Of the options, where `layers` blocks have them.
+absl::StatusOr<AdapterConfig> NewAdapters(const LoraOptions& lora, const std::string& base, int64_t layers) {
+  nlohmann::json object = {{"r", lora.r}, {"lora_alpha", lora.alpha}, {"use_rslora", lora.use_rslora}};
+  const bool all = lora.targets.empty() || (lora.targets.size() == 1 && lora.targets.front() == kAllLinear);
+  object["target_modules"] = all ? nlohmann::json(kAllLinear) : nlohmann::json(lora.targets);
+  QUARTET_ASSIGN_OR_RETURN(AdapterConfig adapters, ReadLora(ConfigFields(object, kOptions), layers));
+  adapters.are_new = true;
+  adapters.base_folder = base;
+  adapters.json = NewAdapterJson(lora, base, adapters.targets);
+  return adapters;
+}
+
+// As one would write them in a configuration.
+std::string Described(const AdapterConfig& adapters) {
+  return absl::StrCat("r: ", adapters.r, ", alpha / r (with use_rslora: alpha / sqrt(r)): ", adapters.scale,
+                      ", target_modules: ", absl::StrJoin(adapters.targets, ", "));
+}
+
 // Of a rank's share of the product's weight [out, in]: A is cut as its columns are, B as its rows.
 ParameterSpec MakeFactor(const ParameterSpec& weight, const std::string& module, bool is_a, int64_t r) {
   const int dimension = is_a ? 1 : 0;
   const auto shape_of = [&](const std::vector<int64_t>& shape) {
     return is_a ? std::vector<int64_t>{r, shape[1]} : std::vector<int64_t>{shape[0], r};
   };
-  ParameterSpec factor{.name = absl::StrCat(std::string(kPrefix), module, is_a ? ".lora_A" : ".lora_B", ".weight"),
-                       .shape = shape_of(weight.shape),
-                       .in_block = weight.in_block};
+  ParameterSpec factor{
+      .name = absl::StrCat(std::string(kPrefix), module, std::string(is_a ? kFactorA : kFactorB), ".weight"),
+      .shape = shape_of(weight.shape),
+      .in_block = weight.in_block};
   if (weight.slice.has_value() && weight.slice->dimension == dimension) {
     factor.slice = TensorSlice{shape_of(weight.slice->stored_shape), dimension, weight.slice->begin};
   }
@@ -189,8 +228,23 @@ absl::StatusOr<ModelConfig> ReadAdaptedConfig(const std::string& folder) {
   return config;
 }
 
+absl::StatusOr<ModelConfig> ReadTrainedConfig(const std::string& folder, const std::optional<LoraOptions>& lora) {
+  QUARTET_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(folder));
+  if (!lora.has_value()) return config;
+  QUARTET_ASSIGN_OR_RETURN(AdapterConfig adapters, NewAdapters(*lora, folder, config.num_hidden_layers));
+  if (!config.lora.has_value()) {
+    config.lora = std::move(adapters);
+    return config;
+  }
+  const AdapterConfig& found = *config.lora;
+  if (found.r == adapters.r && found.scale == adapters.scale && found.targets == adapters.targets) return config;
+  return absl::InvalidArgumentError(absl::StrCat(kOptions, " is ", Described(adapters),
+                                                 "; it must be as the adapters in ", folder,
+                                                 " are, which are trained on: ", Described(found)));
+}
+
 ParameterLayout MakeLoraLayout(const ModelConfig& config, const ParameterLayout& base) {
-  const LoraConfig& lora = *config.lora;
+  const AdapterConfig& lora = *config.lora;
   ParameterLayout layout;
   for (int64_t block = 0; block < config.num_hidden_layers; ++block) {
     const ParameterGroup& whole = base.groups[base.block_group(static_cast<int>(block))];
@@ -210,6 +264,8 @@ ParameterLayout MakeLoraLayout(const ModelConfig& config, const ParameterLayout&
   }
   return layout;
 }
+
+bool IsFactorA(const ParameterSpec& parameter) { return parameter.name.find(kFactorA) != std::string::npos; }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenAdapters(const std::string& folder,
                                                                const ParameterLayout& layout) {

@@ -2,9 +2,12 @@
 // adapter_model.safetensors. To a product W x of the model they add scale * B (A x). LibTorch-free.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,6 +25,18 @@ bool IsAdapterFolder(const std::string& folder);
 // here nor known to be without effect has to be off. NOT_FOUND where base_model_name_or_path is no folder.
 absl::StatusOr<ModelConfig> ReadAdaptedConfig(const std::string& folder);
 
+// Adapters that a model is to be trained with.
+struct LoraOptions {
+  int64_t r = 16;
+  double alpha = 32;
+  std::vector<std::string> targets;  // as adapter_config.json has target_modules; none: all products of a block
+  bool use_rslora = false;
+};
+
+// ReadModelConfig where `lora` is not set. Where it is, a model's folder is given new adapters
+// (AdapterConfig::are_new), and a folder of adapters must have just those: INVALID_ARGUMENT says what it has.
+absl::StatusOr<ModelConfig> ReadTrainedConfig(const std::string& folder, const std::optional<LoraOptions>& lora);
+
 inline constexpr std::string_view kAdapterConfigFile = "adapter_config.json";
 inline constexpr std::string_view kAdapterWeightsFile = "adapter_model.safetensors";
 
@@ -29,6 +44,9 @@ inline constexpr std::string_view kAdapterWeightsFile = "adapter_model.safetenso
 // product that has them A [r, in] and then B [out, r], whose in_block is the product's weight; then a group of the
 // scalar head [1, D], where they bring it.
 ParameterLayout MakeLoraLayout(const ModelConfig& config, const ParameterLayout& base);
+
+// Of a tensor of such a layout: A, which new adapters draw, or B, which begins at 0.
+bool IsFactorA(const ParameterSpec& parameter);
 
 // The tensors of a folder of adapters. INVALID_ARGUMENT where it has one that `layout` has no place for.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenAdapters(const std::string& folder,

@@ -1,5 +1,6 @@
 #include "core/model/lora.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -12,6 +13,8 @@
 namespace quartet {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using nlohmann::json;
 
 constexpr char kAdaptersOfLlama[] = "core/model/testdata/llama_lora";
@@ -160,6 +163,45 @@ TEST(LoraLayout, HasNoPlaceForTensorsThatTheConfigDoesNotName) {
   const ParameterLayout layout = MakeLoraLayout(config, MakeParameterLayout(config, HeadKind::kVocabulary));
   const absl::Status status = OpenAdapters(folder, layout).status();
   EXPECT_NE(status.message().find("embed_tokens"), std::string::npos) << status;
+}
+
+TEST(ReadTrainedConfig, GivesAModelNewAdaptersWhoseFileReadsAsThey) {
+  const std::string llama = "core/model/testdata/llama";
+  const auto config = ReadTrainedConfig(llama, LoraOptions{.r = 4, .alpha = 8, .targets = {}, .use_rslora = true});
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_TRUE(config->lora.has_value());
+  EXPECT_TRUE(config->lora->are_new);
+  EXPECT_EQ(config->lora->scale, 4);
+  EXPECT_EQ(config->lora->targets.size(), 7);
+
+  const std::string folder = testing::TempDir() + "/new_adapters";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/adapter_config.json") << config->lora->json;
+  const auto read = ReadModelConfig(folder);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_FALSE(read->lora->are_new);
+  EXPECT_EQ(read->lora->base_folder, llama);
+  EXPECT_EQ(read->lora->r, 4);
+  EXPECT_EQ(read->lora->scale, 4);
+  EXPECT_EQ(read->lora->targets, config->lora->targets);
+
+  EXPECT_FALSE(ReadTrainedConfig(llama, std::nullopt)->lora.has_value());
+  const absl::Status other = ReadTrainedConfig(llama, LoraOptions{.targets = {"lm_head"}}).status();
+  EXPECT_THAT(std::string(other.message()), HasSubstr("actor.lora: target_modules is [\"lm_head\"]"));
+}
+
+TEST(ReadTrainedConfig, TrainsAFolderOfAdaptersOnAsItIsAlone) {
+  const auto same = ReadTrainedConfig(kAdaptersOfLlama, LoraOptions{.r = 8, .alpha = 16, .targets = {"all-linear"}});
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_FALSE(same->lora->are_new);
+  for (const LoraOptions& lora : {LoraOptions{.r = 16, .alpha = 32}, LoraOptions{.r = 8, .alpha = 8},
+                                  LoraOptions{.r = 8, .alpha = 16, .targets = {"q_proj"}},
+                                  LoraOptions{.r = 8, .alpha = 16, .use_rslora = true}}) {
+    const absl::Status status = ReadTrainedConfig(kAdaptersOfLlama, lora).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("actor.lora is r: "), HasSubstr("llama_lora are, which are trained on: r: 8, ")));
+  }
 }
 
 }  // namespace

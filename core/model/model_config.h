@@ -50,11 +50,12 @@ struct BlockSpec {
 };
 
 // Low-rank adapters of a folder as PEFT writes it: what is added to products of a model that stays as it is.
-struct LoraConfig {
+struct AdapterConfig {
   std::string base_folder;  // the model's
   int64_t r = 0;
   double scale = 1;                  // of what they add
   std::vector<std::string> targets;  // the products, "q_proj" and so on, the same in every block
+  bool are_new = false;              // drawn, so that they add nothing yet: there is no folder of them
   bool has_head = false;             // they bring a scalar head, whole
   double dropout = 0;                // that the folder was trained with; there is none here
   std::string json;                  // adapter_config.json as read
@@ -89,7 +90,7 @@ struct ModelConfig {
   std::vector<int64_t> eos_token_ids;  // generation_config.json's, else config.json's
   std::string json;                    // config.json as read
   // Of a folder of adapters; all else is its model's, but for `head` where they bring one.
-  std::optional<LoraConfig> lora;
+  std::optional<AdapterConfig> lora;
 };
 
 // Reads `folder`/config.json (and generation_config.json where there is one); of a folder of adapters

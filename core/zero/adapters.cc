@@ -14,11 +14,15 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> ShardedModel::OpenAdaptersOf(c
   impl->layout = MakeLoraLayout(model.config, model.layout);
   std::unique_ptr<CheckpointReader> reader;
   if (impl->options.device.is_meta()) return reader;
-  QUARTET_ASSIGN_OR_RETURN(reader, OpenAdapters(impl->folder, impl->layout));
-  const LoraConfig& lora = *impl->config.lora;
+  impl->are_new_adapters = model.config.lora->are_new;
+  if (!impl->are_new_adapters) {
+    QUARTET_ASSIGN_OR_RETURN(reader, OpenAdapters(impl->folder, impl->layout));
+  }
+  const AdapterConfig& lora = *impl->config.lora;
   if (impl->logs()) {
-    QUARTET_LOG(kInfo) << impl->folder << ": adapters of rank " << lora.r << ", times " << lora.scale << ", of "
-                       << absl::StrJoin(lora.targets, ", ") << (lora.has_head ? ", and the scalar head" : "")
+    QUARTET_LOG(kInfo) << impl->folder << (lora.are_new ? ": new adapters of rank " : ": adapters of rank ") << lora.r
+                       << ", times " << lora.scale << ", of " << absl::StrJoin(lora.targets, ", ")
+                       << (lora.has_head ? ", and the scalar head" : "")
                        << (lora.dropout == 0 ? "" : "; there is no dropout here, lora_dropout is off");
   }
   return reader;

@@ -6,6 +6,7 @@
 #include <ATen/ops/linear.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -275,6 +276,79 @@ TEST(Adapters, AreSavedAsTheFolderThatTheyCameFrom) {
   EXPECT_EQ(config_of(folder), config_of(golden.folder));
   EXPECT_TRUE(fs::exists(folder + "/adapter_model.safetensors"));
   EXPECT_FALSE(fs::exists(folder + "/config.json") || fs::exists(folder + "/model.safetensors"));
+}
+
+// What new adapters hold, by name, whole.
+std::map<std::string, at::Tensor> NewAdapters(const GoldenRun& golden, uint64_t seed, int stage, ProcessGroup& group) {
+  Ledger ledger;
+  TrainableModelOptions options = golden.Fp32(stage, true);
+  options.model.lora = LoraOptions{.r = 3, .alpha = 6};
+  options.model.seed = seed;
+  const auto model = LoadOrDie(golden.folder, options, group, ledger);
+  std::map<std::string, at::Tensor> adapters;
+  ShardedModel& trained = model->trained();
+  for (int g = 0; g < static_cast<int>(trained.layout().groups.size()); ++g) {
+    const GatheredGroup gathered = trained.Gather(g);
+    for (size_t p = 0; p < gathered.tensors().size(); ++p) {
+      adapters[trained.layout().groups[g].parameters[p].name] = gathered.tensors()[p].cpu().clone();
+    }
+  }
+  return adapters;
+}
+
+TEST(NewAdapters, AreDrawnAsPeftDrawsThemAndAlikeAtEveryWorldSize) {
+  const GoldenRun golden = ReadGoldenRun("llama");
+  std::map<std::string, at::Tensor> expected;
+  RunRanks(1, [&](ProcessGroup& group) { expected = NewAdapters(golden, 7, 0, group); });
+  ASSERT_EQ(expected.size(), 3u * 7 * 2);
+  for (const auto& [name, value] : expected) {
+    if (name.find("lora_B") != std::string::npos) {
+      EXPECT_EQ(value.abs().max().item<float>(), 0) << name;
+      continue;
+    }
+    const double bound = 1 / std::sqrt(static_cast<double>(value.size(1)));
+    EXPECT_LE(value.abs().max().item<float>(), bound) << name;
+    EXPECT_GT(value.abs().max().item<float>(), 0.9 * bound) << name;
+    EXPECT_LT(std::abs(value.mean().item<float>()), 0.2 * bound) << name;
+    EXPECT_NEAR(value.square().mean().item<float>() / (bound * bound / 3), 1, 0.2) << name;
+  }
+  const auto differ = [&](const std::string& a, const std::string& b) {
+    return !at::equal(expected.at("base_model.model.model.layers." + a + ".lora_A.weight"),
+                      expected.at("base_model.model.model.layers." + b + ".lora_A.weight"));
+  };
+  EXPECT_TRUE(differ("0.self_attn.q_proj", "0.self_attn.k_proj"));
+  EXPECT_TRUE(differ("0.self_attn.q_proj", "1.self_attn.q_proj"));
+  RunRanks(3, [&](ProcessGroup& group) {
+    for (const auto& [name, value] : NewAdapters(golden, 7, 3, group)) EXPECT_TRUE(at::equal(value, expected.at(name)));
+  });
+  RunRanks(1, [&](ProcessGroup& group) {
+    const std::string first = expected.begin()->first;
+    EXPECT_FALSE(at::equal(NewAdapters(golden, 8, 0, group).at(first), expected.at(first)));
+  });
+}
+
+TEST(NewAdapters, BeginAtTheModelItselfAndAreSavedAsAFolderThatIsTrainedOn) {
+  const GoldenRun golden = ReadGoldenRun("llama");
+  const std::string folder = FreshFolder("new_adapters");
+  RunRanks(2, [&](ProcessGroup& group) {
+    Ledger ledger;
+    TrainableModelOptions options = golden.Fp32(3, true);
+    const double whole = Accumulate(*LoadOrDie(golden.folder, options, group, ledger), golden.sequences, 4);
+    options.model.lora = LoraOptions{.r = 3, .alpha = 6};
+    const auto model = LoadOrDie(golden.folder, options, group, ledger);
+    EXPECT_EQ(Accumulate(*model, golden.sequences, 4), whole);
+    for (int step = 0; step < 5; ++step) {
+      model->Step(10 * golden.learning_rate, 1);
+      Accumulate(*model, golden.sequences, 4);
+    }
+    const double last = Accumulate(*model, golden.sequences, 4);
+    EXPECT_LT(last, 0.99 * whole);
+    ASSERT_TRUE(model->Save(folder).ok());
+    EXPECT_EQ(Accumulate(*LoadOrDie(folder, options, group, ledger), golden.sequences, 4), last);
+    options.model.lora->r = 4;
+    const absl::Status status = TrainableModel::Load(folder, options, &group, &ledger).status();
+    EXPECT_NE(status.message().find("which are trained on: r: 3"), std::string::npos) << status;
+  });
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/hash.h"
 #include "core/base/splitmix64.h"
 #include "core/base/status_macros.h"
 
@@ -86,6 +87,17 @@ void DrawPiece(uint64_t seed, int64_t hidden_size, const FlatPiece& piece, const
   const double deviation = 1 / std::sqrt(static_cast<double>(hidden_size + 1));
   for (int64_t i = 0; i < piece.count; ++i) {
     values[i] = static_cast<float>(deviation * NormalAt(seed, piece.begin + i));
+  }
+  out.copy_(at::from_blob(values.data(), {piece.count}, at::TensorOptions(at::kFloat)));
+}
+
+void DrawFactorA(uint64_t seed, const ParameterSpec& factor, const FlatPiece& piece, const at::Tensor& out) {
+  std::vector<float> values(piece.count);
+  const double bound = 1 / std::sqrt(static_cast<double>(factor.stored_shape().back()));
+  const uint64_t key = HashBytes(factor.name, Mix(seed));
+  for (int64_t i = 0; i < piece.count; ++i) {
+    const double u = static_cast<double>(Mix(key ^ static_cast<uint64_t>(piece.begin + i)) >> 11) * 0x1p-53;  // [0, 1)
+    values[i] = static_cast<float>(bound * (2 * u - 1));
   }
   out.copy_(at::from_blob(values.data(), {piece.count}, at::TensorOptions(at::kFloat)));
 }

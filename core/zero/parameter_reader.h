@@ -21,4 +21,8 @@ absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& para
 // so that every world size draws the same values.
 void DrawPiece(uint64_t seed, int64_t hidden_size, const FlatPiece& piece, const at::Tensor& out);
 
+// Draws them of a new adapter's A [r, in] as PEFT does, torch's kaiming_uniform_ with a = sqrt(5): evenly between
+// -1 / sqrt(in) and 1 / sqrt(in). A function of seed, name and position alone.
+void DrawFactorA(uint64_t seed, const ParameterSpec& factor, const FlatPiece& piece, const at::Tensor& out);
+
 }  // namespace quartet

@@ -110,18 +110,22 @@ bool ShardedModel::Impl::DrawsHead(const CheckpointReader& reader) const {
   return reader.tensors().count(NameInFolder(head, config)) == 0;
 }
 
-absl::Status ShardedModel::Impl::Read(const CheckpointReader& reader, int group, int64_t begin,
+absl::Status ShardedModel::Impl::Read(const CheckpointReader* reader, int group, int64_t begin,
                                       const at::Tensor& out) const {
   const ParameterGroup& parameters = layout.groups[group];
   for (const FlatPiece& piece : PiecesWithin(parameters, flat[group], begin, out.numel())) {
     ParameterSpec parameter = parameters.parameters[piece.parameter];
-    const bool may_be_drawn = IsScalarHead(parameter) && DrawsHead(reader);
-    parameter.name = NameInFolder(parameter, config);
     const at::Tensor elements = out.narrow(0, piece.offset, piece.count);
+    if (are_new_adapters) {
+      if (IsFactorA(parameter)) DrawFactorA(options.seed, parameter, piece, elements);
+      continue;
+    }
+    const bool may_be_drawn = IsScalarHead(parameter) && DrawsHead(*reader);
+    parameter.name = NameInFolder(parameter, config);
     if (may_be_drawn) {
       DrawPiece(options.seed, config.hidden_size, piece, elements);
     } else {
-      QUARTET_RETURN_IF_ERROR(ReadPiece(reader, parameter, piece, elements));
+      QUARTET_RETURN_IF_ERROR(ReadPiece(*reader, parameter, piece, elements));
     }
   }
   return absl::OkStatus();
@@ -177,7 +181,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
   impl->options = options;
   impl->ledger = ledger;
   const auto open = [&folder](Impl* model) { return OpenModel(folder, model); };
-  if (!IsAdapterFolder(folder)) return Read(std::move(impl), open);
+  if (!IsAdapterFolder(folder) && !options.lora.has_value()) return Read(std::move(impl), open);
 
   auto adapters = std::make_unique<Impl>();
   adapters->folder = folder;
@@ -201,7 +205,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
 absl::StatusOr<std::unique_ptr<CheckpointReader>> ShardedModel::OpenModel(const std::string& folder, Impl* impl) {
   Impl& model = *impl;
   const ShardedModelOptions& options = model.options;
-  QUARTET_ASSIGN_OR_RETURN(model.config, ReadModelConfig(folder));
+  QUARTET_ASSIGN_OR_RETURN(model.config, ReadTrainedConfig(folder, options.lora));
   QUARTET_RETURN_IF_ERROR(CheckHead(model.config, folder, options.head));
   if (model.config.lora.has_value()) model.folder = model.config.lora->base_folder;
   if (!options.scalar_head.empty()) model.config.scalar_head = options.scalar_head;
@@ -253,10 +257,10 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Read(std::unique_ptr
       }
 
       // No two ranks read the same, also where they will keep the same.
-      if (reader == nullptr) continue;
+      if (options.device.is_meta()) continue;
       const OwnedRange range = model.Owned(g, model.world->rank());
       QUARTET_RETURN_IF_ERROR(
-          model.Read(*reader, g, range.begin, model.groups[g].shard.narrow(0, range.offset, range.count)));
+          model.Read(reader.get(), g, range.begin, model.groups[g].shard.narrow(0, range.offset, range.count)));
       if (model.logs()) ReportLoading("reading weights", g + 1, static_cast<int64_t>(groups.size()));
     }
     return absl::OkStatus();
@@ -444,7 +448,7 @@ absl::Status ShardedModel::ReadShards(const std::vector<at::Tensor>& buffers) co
   const at::NoGradGuard no_grad;
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(impl_->folder));
   for (int g = 0; g < static_cast<int>(buffers.size()); ++g) {
-    QUARTET_RETURN_IF_ERROR(impl_->Read(*reader, g, impl_->shard_begin(g), buffers[g]));
+    QUARTET_RETURN_IF_ERROR(impl_->Read(reader.get(), g, impl_->shard_begin(g), buffers[g]));
   }
   return absl::OkStatus();
 }

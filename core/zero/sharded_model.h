@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "core/kernels/sequence_rows.h"
 #include "core/memory/ledger.h"
 #include "core/model/decoder.h"
+#include "core/model/lora.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/tensor_parallel.h"
@@ -50,6 +52,9 @@ struct ShardedModelOptions {
   int64_t vocabulary = 0;
   // What the folder calls a scalar head, in place of its config.json's ModelConfig::scalar_head; "": as that.
   std::string scalar_head;
+  // The adapters that a model's folder is given, or that a folder of adapters must have. New ones add nothing: A is
+  // drawn with `seed` as PEFT draws it, B is 0.
+  std::optional<LoraOptions> lora;
   // A scalar head that the folder does not have: true = drawn from N(0, 1 / (hidden + 1)) with `seed`, unless
   // config.json says that it has one; else an error.
   bool initialize_missing_head = false;
@@ -102,9 +107,9 @@ class GatheredGroup {
 class ShardedModel {
  public:
   // Each rank reads only the byte ranges of its part of `folder`'s safetensors. A folder of adapters
-  // (core/model/lora.h) is its model, frozen, with adapters(). Errors name file and tensor: missing,
-  // other shape, unsupported type; so does one where a vocabulary head is asked for of a folder with a scalar one. On
-  // the meta device only config.json is read.
+  // (core/model/lora.h) is its model, frozen, with adapters(); so is a model with options.lora. Errors name file and
+  // tensor: missing, other shape, unsupported type; so does one where a vocabulary head is asked for of a folder with a
+  // scalar one. On the meta device only config.json is read.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Load(const std::string& folder,
                                                             const ShardedModelOptions& options, ProcessGroup* group,
                                                             Ledger* ledger);

@@ -57,6 +57,7 @@ struct ShardedModel::Impl {
   std::vector<ShardedGroup> groups;  // by group
   std::vector<ParameterShard> parameter_shards;
   std::unique_ptr<ShardedModel> adapters;  // null: none
+  bool are_new_adapters = false;           // this is no folder's model, but drawn
 
   // The gather under way.
   struct Pending {
@@ -132,9 +133,10 @@ struct ShardedModel::Impl {
 
   // Whether the folder has no scalar head where one is wanted, and does not say that it has.
   bool DrawsHead(const CheckpointReader& reader) const;
-  // From the folder's files (a head that they do not have: drawn), elements [begin, begin + out.numel()) of a group's
+  // From the folder's files (a head that they do not have, and new adapters, for which `reader` is null: drawn),
+  // elements [begin, begin + out.numel()) of a group's
   // flat buffer; what is padding stays as it is. Errors as ReadPiece's.
-  absl::Status Read(const CheckpointReader& reader, int group, int64_t begin, const at::Tensor& out) const;
+  absl::Status Read(const CheckpointReader* reader, int group, int64_t begin, const at::Tensor& out) const;
 
   // Positions of the tokens within their sequences. Throws if `batch` contradicts itself.
   at::Tensor Positions(const PackedSequences& batch) const;
