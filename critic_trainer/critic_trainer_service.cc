@@ -9,7 +9,6 @@
 #include "core/base/status_macros.h"
 #include "core/checkpoint/newest_state.h"
 #include "core/config/services.h"
-#include "core/model/lora.h"
 #include "core/model/model_config.h"
 #include "core/rl/options/token_arrays.h"
 #include "core/service/rpc/call_deadline.h"
@@ -105,8 +104,7 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
 absl::StatusOr<std::unique_ptr<RankService>> CreateCriticTrainer(const RunConfig& config, const RankContext& context,
                                                                  RankGroup& group) {
   const std::string& folder = config.critic().pretrain();
-  QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
-  QUARTET_RETURN_IF_ERROR(Prefixed("critic.pretrain", RefuseAdapters(model, folder, kTrainsWholeModels)));
+  QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadTrainedModel("critic", config.critic()));
   QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, folder, "critic.max_len", config.critic().max_len()));
   QUARTET_ASSIGN_OR_RETURN(const int64_t vocabulary,
                            ReadVocabulary("critic", folder, model, config.actor().pretrain()));

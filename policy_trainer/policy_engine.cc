@@ -56,7 +56,7 @@ absl::Status PolicyEngine::Update(const UpdateCall& call, const std::vector<Trai
 absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(uint64_t version) {
   std::shared_ptr<PublishedWeights> snapshot;
   const absl::Status status = Compute("publishing weights", [&] {
-    ShardedModel& model = this->model();
+    ShardedModel& model = trained();
     const at::ScalarType type = model.options().compute_dtype;
     snapshot =
         std::make_shared<PublishedWeights>(version, type == at::kBFloat16 ? Dtype::kBF16 : Dtype::kF32, snapshots_);

@@ -44,7 +44,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
       : config_(config),
         context_(context),
         group_(group),
-        layout_(MakeParameterLayout(model, HeadKind::kVocabulary)),
+        layout_(MakeTrainedLayout(model, HeadKind::kVocabulary)),
         calls_("policy", "actor", config.actor(), config.run_dir(), ServiceFields(config, context.service),
                HeadKind::kVocabulary, model, vocabulary, context, group) {
     RegisterTyped<PublishCall, PublishedPart>(
@@ -229,8 +229,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
 absl::StatusOr<std::unique_ptr<RankService>> CreatePolicyTrainer(const RunConfig& config, const RankContext& context,
                                                                  RankGroup& group) {
   const std::string& folder = config.actor().pretrain();
-  QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(folder));
-  QUARTET_RETURN_IF_ERROR(Prefixed("actor.pretrain", RefuseAdapters(model, folder, kTrainsWholeModels)));
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadTrainedModel("actor", config.actor()));
   QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, folder, "actor.max_len", config.actor().max_len()));
   QUARTET_ASSIGN_OR_RETURN(const int64_t vocabulary, ReadVocabulary(folder, model));
   RunConfig own = config;

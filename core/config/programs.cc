@@ -26,14 +26,17 @@ struct ProgramRow {
   std::vector<Program> programs;
   std::string why;           // it is not read; "" where it is
   std::string default_text;  // of one that is read, as in text format
+  // Of a model of which adapters are trained. They begin at 0, and what is right for all weights teaches them next to
+  // nothing.
+  std::string default_with_lora = {};
 };
 
 ProgramRow NotRead(std::vector<std::string> paths, std::vector<Program> programs, std::string why) {
   return {std::move(paths), std::move(programs), std::move(why), ""};
 }
 
-ProgramRow Default(std::string path, std::vector<Program> programs, std::string text) {
-  return {{std::move(path)}, std::move(programs), "", std::move(text)};
+ProgramRow Default(std::string path, std::vector<Program> programs, std::string text, std::string with_lora = "") {
+  return {{std::move(path)}, std::move(programs), "", std::move(text), std::move(with_lora)};
 }
 
 std::vector<ProgramRow> MakeRows() {
@@ -44,8 +47,8 @@ std::vector<ProgramRow> MakeRows() {
   const std::string evaluation = "an evaluation trains nothing",
                     eval_data = "an evaluation reads eval.data and eval.set";
   return {
-      Default("actor.learning_rate", {kPpo, kDpo}, "1e-6"),
-      Default("actor.learning_rate", {kSft}, "1e-4"),
+      Default("actor.learning_rate", {kPpo, kDpo}, "1e-6", "1e-5"),
+      Default("actor.learning_rate", {kSft}, "1e-4", "1e-3"),
       Default("critic.learning_rate", {kPpo}, "9e-6"),
       Default("critic.learning_rate", {kRewardModel}, "1e-5"),
       Default("actor.max_len", {kSft, kDpo}, "2048"),
@@ -112,7 +115,8 @@ std::vector<ProgramRow> MakeRows() {
                "actor.activation_offload",
                "actor.no_sync",
                "actor.ema_decay",
-               "actor.load_checkpoint"},
+               "actor.load_checkpoint",
+               "actor.lora"},
               {kEvaluate}, evaluation),
       NotRead({"train.max_steps", "train.num_episodes", "train.train_batch_size", "train.updates_per_batch",
                "train.critic_train_batch_size", "train.critic_updates_per_batch", "train.save_steps",
@@ -202,10 +206,12 @@ absl::Status CheckRead(Program program, const RunConfig& written) {
 void FillDefaultsOf(Program program, RunConfig* config) {
   ForEachRow(program, [&](const std::string& path, const ProgramRow& row) {
     if (row.default_text.empty() || !FirstSet(path, *config).empty()) return;
+    const TrainerConfig& trainer = TrainerOf(*config, path.substr(0, path.find('.')));
     // How far a step of the others goes depends on the gradient.
-    const bool is_rate = path.ends_with(".learning_rate");
-    if (is_rate && !IsScaleFree(TrainerOf(*config, path.substr(0, path.find('.'))))) return;
-    const absl::Status set = SetFieldsFromTexts({absl::StrCat(path, "=", row.default_text)}, config);
+    if (path.ends_with(".learning_rate") && !IsScaleFree(trainer)) return;
+    const bool lora = trainer.has_lora() && !row.default_with_lora.empty();
+    const absl::Status set =
+        SetFieldsFromTexts({absl::StrCat(path, "=", lora ? row.default_with_lora : row.default_text)}, config);
     QUARTET_CHECK(set.ok()) << set.message();
   });
 }

@@ -43,6 +43,8 @@ std::map<std::string, std::string> ServiceFields(const RunConfig& config, std::s
           "top_p", "top_k", "min_tokens", "http", "max_model_len"}) {
       ClearPath(field, part.mutable_rollout());
     }
+    // Which weights it takes.
+    if (config.actor().has_lora()) *part.mutable_actor()->mutable_lora() = config.actor().lora();
   } else if (service == "policy_trainer") {
     part.set_run_dir(config.run_dir());
     *part.mutable_actor() = config.actor();

@@ -265,6 +265,11 @@ ParameterLayout MakeLoraLayout(const ModelConfig& config, const ParameterLayout&
   return layout;
 }
 
+ParameterLayout MakeTrainedLayout(const ModelConfig& config, HeadKind head) {
+  const ParameterLayout whole = MakeParameterLayout(config, head);
+  return config.lora.has_value() ? MakeLoraLayout(config, whole) : whole;
+}
+
 bool IsFactorA(const ParameterSpec& parameter) { return parameter.name.find(kFactorA) != std::string::npos; }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenAdapters(const std::string& folder,

@@ -45,7 +45,10 @@ inline constexpr std::string_view kAdapterWeightsFile = "adapter_model.safetenso
 // scalar head [1, D], where they bring it.
 ParameterLayout MakeLoraLayout(const ModelConfig& config, const ParameterLayout& base);
 
-// Of a tensor of such a layout: A, which new adapters draw, or B, which begins at 0.
+// What is trained of `config` with that head: its adapters where it has any, else the whole model.
+ParameterLayout MakeTrainedLayout(const ModelConfig& config, HeadKind head);
+
+// Of a tensor of MakeLoraLayout: A, which new adapters draw, or B, which begins at 0.
 bool IsFactorA(const ParameterSpec& parameter);
 
 // The tensors of a folder of adapters. INVALID_ARGUMENT where it has one that `layout` has no place for.

@@ -19,6 +19,7 @@ namespace {
 constexpr std::string_view kFixed[] = {
     "seed",
     "actor.pretrain",
+    "actor.lora",
     "critic.pretrain",
     "reference.pretrain",
     "rollout.rollout_batch_size",

@@ -60,7 +60,7 @@ struct ModelUse {
   std::string length_option;
   int64_t length;
   std::string scalar_head = "";  // its name there; "": as config.json says
-  bool is_trained = false;
+  std::string trained_as = "";   // "actor", "critic"
 };
 
 // The option and the folder of the model whose tokenizer is the run's: the actor's, unless a reward model alone is
@@ -75,12 +75,12 @@ std::vector<ModelUse> ModelsOf(const RunConfig& c, const std::vector<std::string
   if (Has(services, "policy_trainer")) {
     models.push_back(
         {"actor.pretrain", c.actor().pretrain(), HeadKind::kVocabulary, true, "actor.max_len", c.actor().max_len()});
-    models.back().is_trained = true;
+    models.back().trained_as = "actor";
   }
   if (Has(services, "critic_trainer")) {
     models.push_back(
         {"critic.pretrain", c.critic().pretrain(), HeadKind::kScalar, false, "critic.max_len", c.critic().max_len()});
-    models.back().is_trained = true;
+    models.back().trained_as = "critic";
   }
   if (Has(services, "rollout")) {
     models.push_back({kRolloutModel, c.rollout().pretrain(), HeadKind::kVocabulary, true, "rollout.max_model_len",
@@ -180,6 +180,10 @@ absl::Status CheckStopTokens(int64_t vocabulary, const RolloutConfig& rollout) {
 // The rollout is given the actor's weights, tensor by tensor. Padding alone is looked at here: models of one tokenizer
 // that differ in it are in order elsewhere.
 absl::Status CheckTakesWeightsOf(const TrainerConfig& actor, const ModelUse& use, const ModelConfig& model) {
+  if (actor.has_lora()) {
+    return absl::InvalidArgumentError(
+        "actor.lora is set; the rollout cannot take adapters by themselves yet: fine-tuning and DPO train with it");
+  }
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig trained, ReadModelConfig(actor.pretrain()));
   QUARTET_RETURN_IF_ERROR(
       Prefixed(use.option, RefuseAdapters(model, use.folder, "a rollout that takes the actor's weights is a model")));
@@ -315,8 +319,8 @@ absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::s
     QUARTET_RETURN_IF_ERROR(CheckModelFolder(use.option, use.folder));
     const absl::StatusOr<ModelConfig> model = ReadModelConfig(use.folder);
     QUARTET_RETURN_IF_ERROR(Prefixed(use.option, model.status()));
-    if (use.is_trained) {
-      QUARTET_RETURN_IF_ERROR(Prefixed(use.option, RefuseAdapters(*model, use.folder, kTrainsWholeModels)));
+    if (!use.trained_as.empty()) {
+      QUARTET_RETURN_IF_ERROR(ReadTrainedModel(use.trained_as, TrainerOf(config, use.trained_as)).status());
     }
     QUARTET_RETURN_IF_ERROR(Prefixed(use.option, CheckHead(*model, use.folder, use.head)));
     // Trainers and the scorer compute at positions beyond those that the model was made for; the rollout refuses to.

@@ -19,6 +19,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
+#include "core/model/lora.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/preflight/node_facts.h"
@@ -26,6 +27,7 @@
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
 #include "core/service/rpc/status_conversion.h"
+#include "core/training/engine/model_folder_check.h"
 
 namespace quartet {
 namespace {
@@ -168,19 +170,20 @@ absl::Status PullWeights(CheckedService& rollout, TerminalView& view, PreflightF
 
 int64_t CheckpointBytes(const RunConfig& config, const std::vector<std::string>& services) {
   int64_t bytes = 0;
-  const auto add = [&](const TrainerConfig& trainer, HeadKind head) {
-    const absl::StatusOr<ModelConfig> model = ReadModelConfig(trainer.pretrain());
+  const auto add = [&](const std::string& name, HeadKind head) {
+    const TrainerConfig& trainer = TrainerOf(config, name);
+    const absl::StatusOr<ModelConfig> model = ReadTrainedModel(name, trainer);
     if (!model.ok()) return;
     int64_t parameters = 0;
-    for (const ParameterGroup& group : MakeParameterLayout(*model, head).groups) {
+    for (const ParameterGroup& group : MakeTrainedLayout(*model, head).groups) {
       for (const ParameterSpec& parameter : group.parameters) parameters += parameter.numel();
     }
     const int64_t of_file = trainer.dtype() == "fp32" ? 4 : 2;
     bytes += parameters * (of_file + (config.train().save_optimizer() ? kStateOfParameter : 0));
   };
   for (const std::string& service : services) {
-    if (service == "policy_trainer") add(config.actor(), HeadKind::kVocabulary);
-    if (service == "critic_trainer") add(config.critic(), HeadKind::kScalar);
+    if (service == "policy_trainer") add("actor", HeadKind::kVocabulary);
+    if (service == "critic_trainer") add("critic", HeadKind::kScalar);
   }
   return bytes;
 }

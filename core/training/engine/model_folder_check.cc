@@ -2,14 +2,29 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/model/lora.h"
+#include "core/model/lora_options.h"
 #include "core/tokenizer/comparison.h"
 #include "core/tokenizer/tokenizer.h"
 
 namespace quartet {
+
+absl::StatusOr<ModelConfig> ReadTrainedModel(const std::string& name, const TrainerConfig& trainer) {
+  const std::string& folder = trainer.pretrain();
+  const std::optional<LoraOptions> lora = LoraOf(trainer);
+  QUARTET_ASSIGN_OR_RETURN(ModelConfig model, Prefixed(name + ".pretrain", ReadTrainedConfig(folder, lora)));
+  if (!lora.has_value()) {
+    const char* why = name == "actor"
+                          ? "set actor.lora, as they are, to train them on; without it whole models are trained"
+                          : "only whole models can be trained as one";
+    QUARTET_RETURN_IF_ERROR(Prefixed(name + ".pretrain", RefuseAdapters(model, folder, why)));
+  }
+  return model;
+}
 
 absl::StatusOr<int64_t> ReadVocabulary(const std::string& model_folder, const ModelConfig& config) {
   QUARTET_ASSIGN_OR_RETURN(const std::string folder, TokenizerFolder(model_folder));

@@ -3,17 +3,17 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/model/model_config.h"
+#include "proto/run_config.pb.h"
 
 namespace quartet {
 
-// Why trainers refuse adapters.
-inline constexpr std::string_view kTrainsWholeModels =
-    "only whole models can be trained; adapters can be a reference, a reward model, and evaluated";
+// The model that the section `name`, "actor" or "critic", trains, with its adapters: errors name its fields.
+// INVALID_ARGUMENT where the folder has adapters and the section does not say that adapters are trained.
+absl::StatusOr<ModelConfig> ReadTrainedModel(const std::string& name, const TrainerConfig& trainer);
 
 // How many token ids there are for the model of `folder`, read as `config`: as many as its tokenizer.json has (of
 // adapters without one, their model's); without

@@ -5,6 +5,7 @@
 #include "core/base/status_macros.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/memory/ledger.h"
+#include "core/model/lora_options.h"
 #include "core/rank/rank_info.h"
 #include "core/rank/rank_setup.h"
 #include "core/training/engine/model_save.h"
@@ -27,6 +28,7 @@ TrainableModelOptions TrainerOptions(const TrainerConfig& config, HeadKind head,
   options.model.initialize_missing_head = head == HeadKind::kScalar;
   options.model.seed = seed;
   options.model.vocabulary = vocabulary;
+  options.model.lora = LoraOf(config);
   options.optimizer = MakeOptimizer(config);
   options.gradient_checkpointing = config.gradient_checkpointing();
   options.model.adam_offload = config.adam_offload();
@@ -69,6 +71,7 @@ absl::Status TrainerEngine::Load(const std::string& name, HeadKind head, const T
 }
 
 ShardedModel& TrainerEngine::model() const { return impl_->trainable->model(); }
+ShardedModel& TrainerEngine::trained() const { return impl_->trainable->trained(); }
 Ledger& TrainerEngine::ledger() const { return impl_->ledger; }
 
 absl::Status TrainerEngine::Compute(const std::string& what, const std::function<absl::Status()>& work) const {

@@ -59,6 +59,7 @@ class TrainerEngine {
   absl::Status Load(const std::string& name, HeadKind head, const TrainerConfig& config, uint64_t seed,
                     const RankContext& context, int64_t vocabulary = 0);
   ShardedModel& model() const;
+  ShardedModel& trained() const;  // of it: TrainableModel::trained
   Ledger& ledger() const;
 
   // Does `work`. What it throws, doing `what`, becomes a status.

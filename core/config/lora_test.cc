@@ -1,0 +1,63 @@
+// actor.lora: what is not said of it, what follows from it, and where it may not be.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/config/run_config.h"
+#include "core/config/services.h"
+
+namespace quartet {
+namespace {
+
+RunConfig LoraLoaded(const std::vector<std::string>& overrides, Program program = Program::kPpo) {
+  const absl::StatusOr<RunConfig> config = LoadRunConfig("", overrides, "", program);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? *config : RunConfig();
+}
+
+std::string LoraError(const std::vector<std::string>& overrides) {
+  return std::string(LoadRunConfig("", overrides, "").status().message());
+}
+
+TEST(ActorLora, IsThereWhereAnyOfItIsSaid) {
+  EXPECT_FALSE(LoraLoaded({}).actor().has_lora());
+  const LoraConfig lora = LoraLoaded({"actor.lora.r=8"}).actor().lora();
+  EXPECT_EQ(lora.r(), 8);
+  EXPECT_EQ(lora.alpha(), 32);
+  EXPECT_FALSE(lora.use_rslora());
+  EXPECT_EQ(LoraLoaded({"actor.lora.alpha=8"}).actor().lora().r(), 16);
+  EXPECT_EQ(LoraLoaded({"actor.lora.target_modules=q_proj,v_proj"}).actor().lora().target_modules_size(), 2);
+  EXPECT_NE(LoraError({"actor.lora.r=0"}).find("actor.lora.r: 0 is not allowed"), std::string::npos);
+  EXPECT_NE(LoraError({"actor.lora.alpha=0"}).find("actor.lora.alpha: 0 is not allowed"), std::string::npos);
+}
+
+TEST(ActorLora, LearnsTenTimesAsFastWhereNothingIsSaid) {
+  EXPECT_EQ(LoraLoaded({"actor.lora.r=8"}).actor().learning_rate(), 1e-5);
+  EXPECT_EQ(LoraLoaded({"actor.lora.r=8"}).critic().learning_rate(), 9e-6);
+  EXPECT_EQ(LoraLoaded({"actor.lora.r=8"}, Program::kSft).actor().learning_rate(), 1e-3);
+  EXPECT_EQ(LoraLoaded({"actor.lora.r=8"}, Program::kDpo).actor().learning_rate(), 1e-5);
+  EXPECT_EQ(LoraLoaded({"actor.lora.r=8", "actor.learning_rate=1e-6"}).actor().learning_rate(), 1e-6);
+}
+
+TEST(ActorLora, IsOfTheActorAlone) {
+  EXPECT_NE(LoraError({"critic.lora.r=8"}).find("critic.lora is set; a critic or reward model is trained whole"),
+            std::string::npos);
+}
+
+TEST(ActorLora, IsLeftAsideByAnEvaluation) {
+  RunConfig config = LoraLoaded({"actor.lora.r=8"});
+  ClearUnread(Program::kEvaluate, &config);
+  EXPECT_FALSE(config.actor().has_lora());
+}
+
+TEST(ActorLora, IsWhatTrainerAndRolloutMustHaveAlike) {
+  const RunConfig config = LoraLoaded({"actor.lora.r=8"});
+  for (const char* service : {"policy_trainer", "rollout"}) {
+    EXPECT_EQ(ServiceFields(config, service)["actor.lora.r"], "8") << service;
+  }
+  EXPECT_FALSE(ServiceFields(config, "scorer").contains("actor.lora.r"));
+}
+
+}  // namespace
+}  // namespace quartet
