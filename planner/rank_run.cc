@@ -17,6 +17,7 @@
 #include "core/hardware/cores.h"
 #include "core/hardware/meta_device.h"
 #include "core/kernels/sequence_rows.h"
+#include "core/model/lora_options.h"
 #include "core/model/model_config.h"
 #include "core/rank/rank_info.h"
 #include "core/rl/options/token_arrays.h"
@@ -343,9 +344,10 @@ absl::StatusOr<RankUse> RunRollout(const RunConfig& config, const RankContext& c
   const RolloutConfig& options = config.rollout();
   Ledger ledger;
   SetBudgets(context, &ledger);
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<RolloutEngine> engine,
-                           RolloutEngine::Load(options, context, &ledger, /*tokenizer=*/nullptr,
-                                               {.bytes = room.memory_bytes, .other_bytes = room.outside_tensors}));
+  QUARTET_ASSIGN_OR_RETURN(
+      const std::unique_ptr<RolloutEngine> engine,
+      RolloutEngine::Load(options, context, &ledger, /*tokenizer=*/nullptr,
+                          {.bytes = room.memory_bytes, .other_bytes = room.outside_tensors}, LoraOf(config.actor())));
   const int64_t engines = context.world_size / options.tensor_parallel_size();
   const int64_t sequences = CeilDivide(SequencesPerBatch(config), engines);
   const int64_t running = std::min<int64_t>({sequences, options.max_num_seqs(), options.max_num_batched_tokens()});

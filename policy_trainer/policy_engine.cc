@@ -53,6 +53,8 @@ absl::Status PolicyEngine::Update(const UpdateCall& call, const std::vector<Trai
       sums);
 }
 
+uint64_t PolicyEngine::base_hash() const { return model().folder_hash(); }
+
 absl::StatusOr<std::shared_ptr<const PublishedWeights>> PolicyEngine::Publish(uint64_t version) {
   std::shared_ptr<PublishedWeights> snapshot;
   const absl::Status status = Compute("publishing weights", [&] {

@@ -28,6 +28,8 @@ class PolicyEngine final : public TrainerEngine {
 
   // A copy of what this rank owns of the present weights, in the type of actor.dtype. No element is owned by two ranks.
   absl::StatusOr<std::shared_ptr<const PublishedWeights>> Publish(uint64_t version);
+  // Of the model that adapters, where those are trained, belong to (ShardedModel::folder_hash).
+  uint64_t base_hash() const;
 
  private:
   PolicyEngine() = default;

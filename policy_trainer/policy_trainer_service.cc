@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
         context_(context),
         group_(group),
         layout_(MakeTrainedLayout(model, HeadKind::kVocabulary)),
+        lora_scale_(model.lora.has_value() ? std::optional(model.lora->scale) : std::nullopt),
         calls_("policy", "actor", config.actor(), config.run_dir(), ServiceFields(config, context.service),
                HeadKind::kVocabulary, model, vocabulary, context, group) {
     RegisterTyped<PublishCall, PublishedPart>(
@@ -111,6 +113,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
     }
     QUARTET_ASSIGN_OR_RETURN(std::shared_ptr<const PublishedWeights> snapshot, engine_->Publish(version));
     *part = snapshot->Describe(static_cast<int>(ManifestTensors(layout_).size()));
+    part->set_base_hash(engine_->base_hash());
     std::lock_guard lock(mutex_);
     published_ = std::move(snapshot);
     return absl::OkStatus();
@@ -161,6 +164,14 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
     std::vector<std::string> endpoints = group_.endpoints();
     if (endpoints.empty()) endpoints = {context_.endpoint};
     QUARTET_ASSIGN_OR_RETURN(*reply.mutable_manifest(), BuildManifest(version, dtype, layout_, parts, endpoints));
+    if (lora_scale_.has_value()) {
+      AdapterManifest* const adapters = reply.mutable_manifest()->mutable_adapters();
+      adapters->set_base_hash(parts[0].base_hash());
+      adapters->set_scale(*lora_scale_ * (FailPointArmed("policy_trainer.publish.other_alpha") ? 2 : 1));
+      if (FailPointArmed("policy_trainer.publish.lacks_a_tensor")) {
+        reply.mutable_manifest()->mutable_tensors()->RemoveLast();
+      }
+    }
     std::lock_guard lock(mutex_);
     last_version_ = version;
     return reply;
@@ -215,7 +226,8 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
   const RunConfig config_;
   const RankContext& context_;
   RankGroup& group_;
-  const ParameterLayout layout_;
+  const ParameterLayout layout_;            // of what is published
+  const std::optional<double> lora_scale_;  // where those are adapters
   TrainerCalls calls_;
   PolicyEngine* engine_ = nullptr;  // of calls_; executor thread only
 

@@ -89,8 +89,12 @@ RankWorker::RankWorker(const RolloutConfig& config, bool is_trained, const RankC
   });
   RegisterTyped<SleepRequest, SleepReply>(group, kSleepMethod, RankGroup::Kind::kIndependent,
                                           [this](const auto& request, auto* reply) { return Sleep(request, reply); });
-  RegisterTyped<Nothing, Nothing>(group, kWakeMethod, RankGroup::Kind::kIndependent,
-                                  [this](const auto&, auto*) { return engine_->Wake(); });
+  RegisterTyped<Nothing, WakeSummary>(group, kWakeMethod, RankGroup::Kind::kIndependent,
+                                      [this](const auto&, auto* summary) -> absl::Status {
+                                        QUARTET_ASSIGN_OR_RETURN(const std::optional<uint64_t> hash, engine_->Wake());
+                                        if (hash.has_value()) summary->set_base_hash(*hash);
+                                        return absl::OkStatus();
+                                      });
   RegisterTyped<Nothing, RolloutRankInfo>(group, kInfoMethod, RankGroup::Kind::kConcurrent,
                                           [this](const auto&, auto* info) { return Info(info); });
 }
@@ -302,9 +306,8 @@ absl::Status RankWorker::Info(RolloutRankInfo* described) const {
   RankInfo& info = *described->mutable_info();
   info = DescribeRank(context_, ledger_);
   engine_->DescribeDevice(&info);
-  int64_t parameters = 0;
-  for (const ParameterSpec& tensor : engine_->tensors()) parameters += tensor.stored_numel();
-  info.set_model_parameters(parameters);
+  info.set_model_parameters(engine_->model_parameters());
+  described->set_base_hash(engine_->base_hash());
   info.set_gathered_bytes_per_parameter(static_cast<int32_t>(DtypeSize(engine_->resident_dtype())));
   if (engine_->resident_dtype() == Dtype::kBF16) DescribeCpuKernels(context_, &info);
   const EngineStats& stats = *described->mutable_stats() = engine_->stats();

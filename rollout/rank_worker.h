@@ -40,7 +40,7 @@ inline constexpr char kPullMethod[] = "rollout.pull";      // PullHeader, PullSu
 inline constexpr char kCommitMethod[] = "rollout.commit";  // VersionHeader, Nothing
 inline constexpr char kAbortMethod[] = "rollout.abort";    // Nothing, Nothing
 inline constexpr char kSleepMethod[] = "rollout.sleep";    // SleepRequest without identity, SleepReply
-inline constexpr char kWakeMethod[] = "rollout.wake";      // Nothing, Nothing
+inline constexpr char kWakeMethod[] = "rollout.wake";      // Nothing, WakeSummary
 inline constexpr char kInfoMethod[] = "rollout.info";      // Nothing, RolloutRankInfo
 
 class RankWorker {
@@ -64,7 +64,9 @@ class RankWorker {
   // So many neighbours have the model's weights between them.
   int ranks_per_model() const { return lockstep() ? context_.world_size : ranks_per_engine(); }
   // Whether each of these has a part of a tensor of engine().tensors().
-  bool divides(const ParameterSpec& tensor) const { return tensor.slice.has_value() || lockstep(); }
+  bool divides(const ParameterSpec& tensor) const {
+    return tensor.slice.has_value() || (lockstep() && engine_->adapters() == nullptr);
+  }
 
   // ---- Work from the leader. Any thread.
 

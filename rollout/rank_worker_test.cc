@@ -61,7 +61,10 @@ class FakeEngine : public RolloutEngine {
     if (throws) throw std::runtime_error("half of it is done");
   }
   bool has_weights() const override { return true; }
-  absl::Status Wake() override { return absl::OkStatus(); }
+  absl::StatusOr<std::optional<uint64_t>> Wake() override { return std::nullopt; }
+  const AdapterConfig* adapters() const override { return nullptr; }
+  uint64_t base_hash() const override { return 0; }
+  int64_t model_parameters() const override { return 0; }
   const std::vector<ParameterSpec>& tensors() const override { return tensors_; }
   Dtype resident_dtype() const override { return Dtype::kF32; }
   std::unique_ptr<WeightStaging> NewStaging() override { return nullptr; }

@@ -20,6 +20,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/time/civil_time.h"
 #include "absl/time/clock.h"
@@ -31,6 +32,7 @@
 #include "core/config/services.h"
 #include "core/config/template_date.h"
 #include "core/model/lora.h"
+#include "core/model/lora_options.h"
 #include "core/model/model_config.h"
 #include "core/service/ranks/group/leader_status.h"
 #include "core/service/rpc/call_deadline.h"
@@ -122,9 +124,9 @@ class RolloutService final : public RankService,
     }
     QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(options.pretrain()));
     rows_ = model.vocab_size;
-    updates_ = RefuseAdapters(model, options.pretrain(), "weights that are sent are those of whole models");
-    QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<RolloutEngine> engine,
-                             RolloutEngine::Load(options, context_, worker_.ledger(), tokenizer_.get()));
+    QUARTET_ASSIGN_OR_RETURN(
+        std::unique_ptr<RolloutEngine> engine,
+        RolloutEngine::Load(options, context_, worker_.ledger(), tokenizer_.get(), {}, LoraOf(config_.actor())));
     QUARTET_RETURN_IF_ERROR(worker_.Use(std::move(engine)));
     links_.Start();
     leader_.SetLoaded();
@@ -252,8 +254,8 @@ class RolloutService final : public RankService,
   // ---- Generation, which HTTP asks for too.
 
   absl::Status CheckWeights() const override {
-    // Those of version 0 come back when the rollout wakes up.
-    if (engine().has_weights() || engine().version() == 0) return absl::OkStatus();
+    // What is in the folder comes back when the rollout wakes up.
+    if (engine().has_weights() || engine().ReadsAgain()) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("the rollout has no weights: Sleep released those of version ",
                                                       engine().version(), ", and no update has been committed since"));
   }
@@ -307,9 +309,10 @@ class RolloutService final : public RankService,
 
   absl::Status DoBeginUpdate(const Deadline& deadline, const WeightManifest& manifest, BeginUpdateReply* reply) {
     const std::lock_guard lock(update_mutex_);
-    QUARTET_RETURN_IF_ERROR(updates_);
-    QUARTET_RETURN_IF_ERROR(
-        CheckManifest(manifest, engine().tensors(), engine().version(), /*released=*/!engine().has_weights()));
+    QUARTET_ASSIGN_OR_RETURN(const std::vector<RolloutRankInfo> ranks, AskRanks(deadline));
+    QUARTET_RETURN_IF_ERROR(CheckKind(manifest, engine().adapters(), BaseHash(ranks)));
+    const bool released = !engine().has_weights() && !engine().ReadsAgain();
+    QUARTET_RETURN_IF_ERROR(CheckManifest(manifest, engine().tensors(), engine().version(), released));
     verified_version_ = 0;
     absl::StatusOr<uint64_t> bytes = PullAndVerify(deadline, manifest);
     if (!bytes.ok()) {
@@ -321,6 +324,29 @@ class RolloutService final : public RankService,
     }
     verified_version_ = manifest.version();
     reply->set_bytes_pulled(*bytes);
+    return absl::OkStatus();
+  }
+
+  // Of the model that adapters belong to, whose terms the ranks of an engine have.
+  uint64_t BaseHash(const std::vector<RolloutRankInfo>& ranks) const {
+    uint64_t hash = 0;
+    for (int rank = 0; rank < worker_.ranks_per_engine(); ++rank) hash += ranks[rank].base_hash();
+    return hash;
+  }
+
+  // That what ranks have read again, if they have, is the model that their adapters belong to.
+  absl::Status CheckReadAgain(const std::vector<WakeSummary>& woken, uint64_t base_hash) const {
+    if (!woken[0].has_base_hash()) return absl::OkStatus();
+    const size_t together = worker_.ranks_per_model();
+    for (size_t first = 0; first < woken.size(); first += together) {
+      uint64_t hash = 0;
+      for (size_t rank = first; rank < first + together; ++rank) hash += woken[rank].base_hash();
+      if (hash == base_hash) continue;
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "the model in %s is another than when the rollout was started (its hash is %016x, it was %016x): the "
+          "adapters that it has do not belong to it",
+          engine().adapters()->base_folder, hash, base_hash));
+    }
     return absl::OkStatus();
   }
 
@@ -400,7 +426,13 @@ class RolloutService final : public RankService,
     if (!asleep_) return absl::OkStatus();
     const std::lock_guard weights_lock(weights_mutex_);
     const int32_t level = engine().has_weights() ? 1 : 2;
-    absl::Status woken = RunOnAll<Nothing>(group_, kWakeMethod, Nothing(), deadline).status();
+    const auto wake = [&]() -> absl::Status {
+      QUARTET_ASSIGN_OR_RETURN(const std::vector<RolloutRankInfo> ranks, AskRanks(deadline));
+      QUARTET_ASSIGN_OR_RETURN(const std::vector<WakeSummary> summaries,
+                               RunOnAll<WakeSummary>(group_, kWakeMethod, Nothing(), deadline));
+      return CheckReadAgain(summaries, BaseHash(ranks));
+    };
+    absl::Status woken = wake();
     if (woken.ok()) {
       asleep_ = false;
       return woken;
@@ -431,7 +463,6 @@ class RolloutService final : public RankService,
   LeaderStatus leader_;
   std::unique_ptr<Tokenizer> tokenizer_;  // or null
   int64_t rows_ = 0;                      // of the embedding
-  absl::Status updates_;                  // whether the weights may be replaced, else why not
   RankWorker worker_;
   ReplayGuard guard_;
   Dispatcher dispatcher_;  // on the leader

@@ -44,19 +44,6 @@ TEST_P(RolloutUpdateTest, TakesANewVersionAndServesTheOldOneUntilItIsCommitted) 
   EXPECT_EQ(service_.Ids(6), before);
 }
 
-// New weights of the model alone would be taken for those of model and adapters.
-TEST(RolloutUpdate, IsRefusedByARolloutOfAdapters) {
-  TestService service({}, [](RolloutConfig* rollout) { rollout->set_pretrain("core/model/testdata/llama_lora"); });
-  TestService without({});
-  const auto before = service.Ids(0);
-  EXPECT_NE(before, without.Ids(0));
-  const auto publisher = Publish(1, /*negate=*/false);
-  const grpc::Status status = service.Begin(publisher->manifest());
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_NE(status.error_message().find("llama_lora holds adapters"), std::string::npos) << status.error_message();
-  EXPECT_EQ(service.Ids(0), before);
-}
-
 TEST_P(RolloutUpdateTest, KeepsTheOldWeightsWhenAnUpdateFailsAndTakesTheNextOne) {
   const auto before = service_.Ids(0);
   const auto publisher = Publish(2, /*negate=*/true);

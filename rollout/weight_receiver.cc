@@ -185,6 +185,29 @@ class SourcePull {
 
 }  // namespace
 
+absl::Status CheckKind(const WeightManifest& manifest, const AdapterConfig* adapters, uint64_t base_hash) {
+  const auto refuse = [&manifest](const auto&... why) {
+    return absl::FailedPreconditionError(absl::StrCat("weights of version ", manifest.version(), why...));
+  };
+  if (adapters == nullptr) {
+    if (!manifest.has_adapters()) return absl::OkStatus();
+    return refuse(" are adapters, and this rollout takes whole models: it was started without actor.lora");
+  }
+  if (!manifest.has_adapters()) {
+    return refuse(" are a whole model's, and this rollout takes adapters of ", adapters->base_folder, " alone");
+  }
+  const AdapterManifest& sent = manifest.adapters();
+  if (sent.base_hash() != base_hash) {
+    return refuse(absl::StrFormat(" are adapters of another model (its hash: %016x) than the rollout has in %s (%016x)",
+                                  sent.base_hash(), adapters->base_folder, base_hash));
+  }
+  if (sent.scale() != adapters->scale) {
+    return refuse(" are adapters that are added times ", sent.scale(), ", and the rollout adds its own times ",
+                  adapters->scale, ": actor.lora.alpha, r or use_rslora differ");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<ParameterSpec>& tensors,
                            uint64_t version_in_use, bool released) {
   const std::string who = absl::StrCat("weight version ", manifest.version());

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/deadline.h"
+#include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/safetensors/reader.h"
 #include "proto/weights.pb.h"
@@ -26,6 +27,11 @@ namespace quartet {
 // element exactly once.
 absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<ParameterSpec>& tensors,
                            uint64_t version_in_use, bool released = false);
+
+// That weights of `manifest` are of the kind that this rollout takes: whole models, or, where it has `adapters` of a
+// model in their folder whose hash is `base_hash`, adapters of the same one that are added as those are.
+// FAILED_PRECONDITION names what differs.
+absl::Status CheckKind(const WeightManifest& manifest, const AdapterConfig* adapters, uint64_t base_hash);
 
 struct PulledWeights {
   int64_t bytes = 0;  // received

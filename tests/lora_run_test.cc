@@ -1,4 +1,6 @@
 // Training of adapters over real processes: from a model to a folder of PEFT's, on from there, and after a cut.
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -7,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
 #include "core/base/files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -119,6 +122,102 @@ TEST_F(LoraRunTest, DpoTeachesAdaptersBesideTheirModelAsTheReference) {
   EXPECT_NEAR(losses.front(), 0.6931, 1e-3);
   EXPECT_LT(losses.back(), 0.9 * losses.front());
   EXPECT_TRUE(std::filesystem::exists(Saved("dpo") + "/adapter_config.json"));
+}
+
+// Four steps on one batch of prompts a step.
+class LoraPpoTest : public ::testing::Test {
+ protected:
+  LoraPpoTest() : model_(WriteTinyModel(harness_, "model")) {}
+  ProcessHarness::Outcome Run(std::vector<std::string> sets, const std::map<std::string, std::string>& faults = {}) {
+    for (const char* set : {"actor.lora.r=4", "actor.lora.alpha=8", "actor.learning_rate=3e-2", "train.max_steps=4",
+                            "algorithm.advantage_estimator=reinforce", "actor.lr_scheduler=constant"}) {
+      sets.insert(sets.begin(), set);
+    }
+    const std::string text = absl::Substitute(
+        R"(
+run_dir: "$0"
+data { prompt_data: "$1" prompt_max_len: 16 }
+actor { pretrain: "$2" }
+rollout { rollout_batch_size: 8 n_samples_per_prompt: 2 generate_max_len: 8 kv_cache_bytes: 4194304 }
+reward { source { rule: "length" max_len: 3 } }
+services { rollout { threads: 1 } policy_trainer { threads: 1 } scorer { threads: 1 } }
+)",
+        harness_.Path("run"), harness_.Write("prompts.jsonl", Prompts()), model_);
+    std::vector<std::string> arguments = {"--launch", "--config=" + harness_.Write("run.textproto", text)};
+    for (const std::string& set : sets) arguments.push_back("--set=" + set);
+    return harness_.Run(kOrchestrator, arguments, absl::Seconds(240), faults);
+  }
+  static std::string Prompts() {
+    std::string prompts;
+    for (int i = 0; i < 40; ++i)
+      absl::StrAppend(&prompts, "{\"prompt\": \"", i, "+1=\", \"label\": \"", i + 1, "\"}\n");
+    return prompts;
+  }
+  std::vector<nlohmann::json> Metrics() const { return ReadRecords(harness_.Path("run/metrics.jsonl")); }
+
+  ProcessHarness harness_;
+  const std::string model_;
+};
+
+// In bf16, whatever the ranks are: the adapters that were trained are those that answer, to the last places.
+TEST_F(LoraPpoTest, TrainerAndRolloutAgreeWhileAdaptersLearn) {
+  const std::vector<std::vector<std::string>> arrangements = {
+      {"algorithm.advantage_estimator=gae", "critic.pretrain=" + model_, "services.policy_trainer.ranks=2",
+       "services.rollout.ranks=2", "rollout.zero_stage=3"},
+      {"algorithm.advantage_estimator=grpo", "services.rollout.ranks=2", "rollout.tensor_parallel_size=2",
+       "actor.lora.target_modules=q_proj,o_proj,down_proj"},
+      {"algorithm.advantage_estimator=grpo", "actor.lora.r=1", "actor.zero_stage=0", "actor.dtype=fp32",
+       "rollout.dtype=fp32"}};
+  for (const auto& sets : arrangements) {
+    const auto outcome = Run(sets);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const auto metrics = Metrics();
+    ASSERT_EQ(metrics.size(), 4u);
+    // Sums over ranks are rounded otherwise.
+    const bool alike = std::ranges::find(sets, "rollout.tensor_parallel_size=2") == sets.end();
+    const double most = alike ? 1e-5 : 2e-3;
+    for (const auto& step : metrics) EXPECT_LT(step.at("rollout/log_prob_diff_mean").get<double>(), most);
+    EXPECT_GT(std::abs(metrics.back().at("kl/mean").get<double>()), 1e-3) << "they do not learn";
+    EXPECT_TRUE(std::filesystem::exists(harness_.Path("run/checkpoints/latest/policy/adapter_config.json")));
+    EXPECT_THAT(harness_.Survivors(absl::Seconds(5)), IsEmpty());
+    std::filesystem::remove_all(harness_.Path("run"));
+  }
+}
+
+TEST_F(LoraPpoTest, ARunEndsByNameAtTheStepWhereARolloutWouldAnswerOtherwiseThanItsPolicy) {
+  struct Fault {
+    std::string point, says;
+    size_t steps;  // that it makes
+  };
+  for (const Fault& fault :
+       std::vector<Fault>{{"policy_trainer.publish.other_alpha=trip@2", "are adapters that are added times 4", 1},
+                          {"policy_trainer.publish.lacks_a_tensor=trip@1", "is missing", 1},
+                          {"rollout.commit.unused=trip", "more than train.max_log_prob_diff_mean (0.001)", 1},
+                          {"orchestrator.weight_sync.skip=trip@1", "but the weights in use are version 0", 1}}) {
+    const auto outcome = Run({}, {{"QUARTET_FAIL_POINTS", fault.point}});
+    EXPECT_NE(outcome.exit_code, 0) << fault.point;
+    EXPECT_THAT(outcome.output, HasSubstr(fault.says)) << fault.point;
+    EXPECT_LE(Metrics().size(), fault.steps) << fault.point;
+    EXPECT_THAT(harness_.Survivors(absl::Seconds(5)), IsEmpty());
+    std::filesystem::remove_all(harness_.Path("run"));
+  }
+}
+
+// By one bit, which no log-probability shows.
+TEST_F(LoraPpoTest, ARunEndsByNameWhereTheRolloutHasAnotherModelThanTheAdaptersBelongTo) {
+  const std::string other = harness_.Path("other");
+  std::filesystem::copy(model_, other);
+  {
+    std::fstream file(other + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-4, std::ios::end);
+    const int low = file.get();
+    file.seekp(-4, std::ios::end);
+    file.put(static_cast<char>(low ^ 1));
+  }
+  const auto outcome = Run({"rollout.pretrain=" + other});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("are adapters of another model"));
+  EXPECT_LE(Metrics().size(), 1u);
 }
 
 }  // namespace

@@ -235,6 +235,10 @@ std::vector<const Need*> FillDefaults(Program program, RunConfig* c) {
   for (const std::string& service : kServiceNames) {
     QUARTET_DEFAULT_TEXT(MutablePlacementOf(c, service), device, v->device());
   }
+  const bool lora = c->actor().has_lora();
+  const bool alike = v->policy_trainer().device() != "cuda" && v->rollout().device() != "cuda" &&
+                     r->tensor_parallel_size() == 1 && r->dtype() == c->actor().dtype();
+  QUARTET_DEFAULT(t, max_log_prob_diff_mean, lora && alike ? 1e-3F : 0.5F);
   // On a cluster's GPUs a service has one rank on each that it is placed on: all of them, where nothing else is said.
   for (const std::string& service : kServiceNames) {
     if (const ServicePlacement& p = PlacementOf(*c, service); p.has_num_nodes() || p.has_num_gpus_per_node()) {

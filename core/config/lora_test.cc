@@ -40,6 +40,18 @@ TEST(ActorLora, LearnsTenTimesAsFastWhereNothingIsSaid) {
   EXPECT_EQ(LoraLoaded({"actor.lora.r=8", "actor.learning_rate=1e-6"}).actor().learning_rate(), 1e-6);
 }
 
+TEST(ActorLora, AllowsNoDifferenceWhereTrainerAndRolloutComputeAlike) {
+  const auto limit = [](const std::vector<std::string>& overrides) {
+    return LoraLoaded(overrides).train().max_log_prob_diff_mean();
+  };
+  EXPECT_EQ(limit({}), 0.5F);
+  EXPECT_EQ(limit({"actor.lora.r=8"}), 1e-3F);
+  EXPECT_EQ(limit({"actor.lora.r=8", "train.max_log_prob_diff_mean=0.1"}), 0.1F);
+  EXPECT_EQ(limit({"actor.lora.r=8", "rollout.dtype=fp32"}), 0.5F);
+  EXPECT_EQ(limit({"actor.lora.r=8", "rollout.tensor_parallel_size=2"}), 0.5F);
+  EXPECT_EQ(limit({"actor.lora.r=8", "services.device=cuda"}), 0.5F);
+}
+
 TEST(ActorLora, IsOfTheActorAlone) {
   EXPECT_NE(LoraError({"critic.lora.r=8"}).find("critic.lora is set; a critic or reward model is trained whole"),
             std::string::npos);

@@ -39,6 +39,25 @@ std::vector<at::Tensor> ShardedModel::Impl::AdaptersOf(int group) const {
   return adapters->impl_->WholeGroup(adapters_group(group));
 }
 
+void ShardedModel::Adapt(int group, BlockWeights* weights) const {
+  const Impl& model = *impl_;
+  if (model.adapters == nullptr) return;
+  weights->Adapt(model.adapters->layout().groups[Impl::adapters_group(group)], model.AdaptersOf(group),
+                 model.config.lora->scale);
+}
+
+uint64_t ShardedModel::folder_hash() const { return impl_->folder_hash; }
+
+int64_t ShardedModel::Impl::FirstPosition(int group, int parameter) const {
+  int64_t position = 0;
+  for (int g = 0; g <= group; ++g) {
+    const std::vector<ParameterSpec>& parameters = layout.groups[g].parameters;
+    const size_t count = g == group ? static_cast<size_t>(parameter) : parameters.size();
+    for (size_t p = 0; p < count; ++p) position += parameters[p].stored_numel();
+  }
+  return position;
+}
+
 BlockWeights ShardedModel::Impl::Block(int group, const std::vector<at::Tensor>& tensors,
                                        const std::vector<at::Tensor>& adapter_tensors) const {
   BlockWeights weights(layout.groups[group], tensors);

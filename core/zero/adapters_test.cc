@@ -296,6 +296,44 @@ std::map<std::string, at::Tensor> NewAdapters(const GoldenRun& golden, uint64_t 
   return adapters;
 }
 
+// What tells one model from another whatever has read it: a hash of what the files have.
+TEST(Adapters, BelongToAModelThatIsToldByItsElements) {
+  const auto hash_of = [](const std::string& folder, int ranks, int stage, at::ScalarType type,
+                          TensorParallel share = {}) {
+    uint64_t hash = 0;
+    RunRanks(ranks, [&](ProcessGroup& group) {
+      Ledger ledger;
+      ShardedModelOptions options = InFp32(stage);
+      options.compute_dtype = type;
+      options.tensor_parallel = share;
+      options.lora = LoraOptions{.r = 2};
+      const auto model = ShardedModel::Load(folder, options, &group, &ledger);
+      ASSERT_TRUE(model.ok()) << model.status();
+      const auto again = (*model)->ReadShards((*model)->NewStagedBuffers());
+      ASSERT_TRUE(again.ok()) << again.status();
+      if (ranks == 1 || stage == 0) EXPECT_EQ(*again, (*model)->folder_hash());
+      if (group.rank() == ranks - 1) hash = (*model)->folder_hash();
+    });
+    return hash;
+  };
+  for (const char* name : {"llama", "qwen3"}) {
+    const std::string folder = kScored + name;
+    const uint64_t hash = hash_of(folder, 1, 0, at::kFloat);
+    EXPECT_NE(hash, 0u);
+    EXPECT_EQ(hash_of(folder, 1, 3, at::kBFloat16), hash);
+    EXPECT_EQ(hash_of(folder, 2, 0, at::kFloat), hash);
+    EXPECT_EQ(hash_of(folder, 3, 3, at::kBFloat16), hash);
+    uint64_t of_shares = 0;
+    for (const int rank : {0, 1}) of_shares += hash_of(folder, 1, 0, at::kBFloat16, {rank, 2});
+    EXPECT_EQ(of_shares, hash);
+  }
+  EXPECT_NE(hash_of(kScored + "llama", 1, 0, at::kFloat), hash_of("core/zero/testdata/llama", 1, 0, at::kFloat));
+  RunRanks(1, [&](ProcessGroup& group) {
+    Ledger ledger;
+    EXPECT_EQ((*ShardedModel::Load(kScored + "llama", InFp32(0), &group, &ledger))->folder_hash(), 0u);
+  });
+}
+
 TEST(NewAdapters, AreDrawnAsPeftDrawsThemAndAlikeAtEveryWorldSize) {
   const GoldenRun golden = ReadGoldenRun("llama");
   std::map<std::string, at::Tensor> expected;

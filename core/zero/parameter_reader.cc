@@ -13,6 +13,7 @@
 #include "core/base/hash.h"
 #include "core/base/splitmix64.h"
 #include "core/base/status_macros.h"
+#include "core/weights/tensor_hash.h"
 
 namespace quartet {
 namespace {
@@ -39,7 +40,7 @@ absl::StatusOr<at::ScalarType> ScalarTypeOf(Dtype dtype) {
 }  // namespace
 
 absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& parameter, const FlatPiece& piece,
-                       const at::Tensor& out) {
+                       const at::Tensor& out, ReadHash* hash) {
   auto found = reader.tensors().find(parameter.name);
   const std::string files = absl::StrJoin(reader.files(), ", ");
   if (found == reader.tensors().end()) {
@@ -58,8 +59,10 @@ absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& para
   for (int64_t done = 0; done < piece.count;) {
     const StridedRange part = NextPart(stored, piece.begin + done, std::min(piece.count - done, kReadElements));
     for (int64_t row = 0; row < part.rows; ++row) {
-      QUARTET_RETURN_IF_ERROR(reader.ReadRange(parameter.name, part.begin + row * part.stride, part.count,
-                                               bytes.data() + row * part.count * size));
+      const int64_t begin = part.begin + row * part.stride;
+      char* const data = bytes.data() + row * part.count * size;
+      QUARTET_RETURN_IF_ERROR(reader.ReadRange(parameter.name, begin, part.count, data));
+      if (hash != nullptr) hash->sum += HashElements(data, info.dtype, hash->first_position + begin, part.count);
     }
     out.narrow(0, done, part.numel()).copy_(at::from_blob(bytes.data(), {part.numel()}, at::TensorOptions(dtype)));
     done += part.numel();

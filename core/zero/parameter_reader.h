@@ -12,10 +12,16 @@
 
 namespace quartet {
 
+// Where sums over what is read go (core/weights/tensor_hash.h), of the elements as the files have them.
+struct ReadHash {
+  uint64_t sum = 0;
+  int64_t first_position = 0;  // that the parameter's first element has
+};
+
 // Reads the elements of `piece`, and no others, into `out` (flat, of piece.count elements, any type and device). Errors
-// name file and tensor: missing, other shape, unsupported type.
+// name file and tensor: missing, other shape, unsupported type. Adds them to `hash`, where it is given.
 absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& parameter, const FlatPiece& piece,
-                       const at::Tensor& out);
+                       const at::Tensor& out, ReadHash* hash = nullptr);
 
 // Draws them from N(0, 1 / (hidden_size + 1)): a new scalar head. A function of seed and position in the tensor alone,
 // so that every world size draws the same values.

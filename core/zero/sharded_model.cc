@@ -1,6 +1,7 @@
 #include "core/zero/sharded_model.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -38,6 +39,13 @@ void LogUnread(const CheckpointReader& reader, const ParameterLayout& layout, co
   if (unread.empty()) return;
   QUARTET_LOG(kInfo) << folder << ": left out " << unread.size() << " tensors that the model has no place for, such as "
                      << *unread.begin();
+}
+
+uint64_t SumOverRanks(ProcessGroup& group, at::Device device, uint64_t value) {
+  if (group.size() == 1 || device.is_meta()) return value;
+  const at::Tensor sum = at::full({1}, static_cast<int64_t>(value), at::TensorOptions(at::kLong).device(device));
+  group.AllReduceSum(sum)->Wait();
+  return static_cast<uint64_t>(sum.item<int64_t>());
 }
 
 absl::Status CheckOptions(const ShardedModelOptions& options) {
@@ -110,8 +118,8 @@ bool ShardedModel::Impl::DrawsHead(const CheckpointReader& reader) const {
   return reader.tensors().count(NameInFolder(head, config)) == 0;
 }
 
-absl::Status ShardedModel::Impl::Read(const CheckpointReader* reader, int group, int64_t begin,
-                                      const at::Tensor& out) const {
+absl::Status ShardedModel::Impl::Read(const CheckpointReader* reader, int group, int64_t begin, const at::Tensor& out,
+                                      uint64_t* hash) const {
   const ParameterGroup& parameters = layout.groups[group];
   for (const FlatPiece& piece : PiecesWithin(parameters, flat[group], begin, out.numel())) {
     ParameterSpec parameter = parameters.parameters[piece.parameter];
@@ -125,7 +133,11 @@ absl::Status ShardedModel::Impl::Read(const CheckpointReader* reader, int group,
     if (may_be_drawn) {
       DrawPiece(options.seed, config.hidden_size, piece, elements);
     } else {
-      QUARTET_RETURN_IF_ERROR(ReadPiece(*reader, parameter, piece, elements));
+      ReadHash of_piece{.sum = 0, .first_position = FirstPosition(group, piece.parameter)};
+      // What every share has is counted once.
+      const bool counts = hashes_folder && (parameter.slice.has_value() || options.tensor_parallel.rank == 0);
+      QUARTET_RETURN_IF_ERROR(ReadPiece(*reader, parameter, piece, elements, counts ? &of_piece : nullptr));
+      *hash += of_piece.sum;
     }
   }
   return absl::OkStatus();
@@ -192,6 +204,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
   adapters->shard = impl->shard;
   adapters->replica = impl->replica;
   adapters->ledger = ledger;
+  impl->hashes_folder = true;
   impl->options.trainable = false;
   impl->options.adam_offload = false;
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<ShardedModel> model, Read(std::move(impl), open));
@@ -259,8 +272,9 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Read(std::unique_ptr
       // No two ranks read the same, also where they will keep the same.
       if (options.device.is_meta()) continue;
       const OwnedRange range = model.Owned(g, model.world->rank());
-      QUARTET_RETURN_IF_ERROR(
-          model.Read(reader.get(), g, range.begin, model.groups[g].shard.narrow(0, range.offset, range.count)));
+      QUARTET_RETURN_IF_ERROR(model.Read(reader.get(), g, range.begin,
+                                         model.groups[g].shard.narrow(0, range.offset, range.count),
+                                         &model.folder_hash));
       if (model.logs()) ReportLoading("reading weights", g + 1, static_cast<int64_t>(groups.size()));
     }
     return absl::OkStatus();
@@ -282,6 +296,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Read(std::unique_ptr
       model.CompleteFromOwners(g, model.groups[g].shard);
       model.RefreshComputeWeights(g);
     }
+    if (model.hashes_folder) model.folder_hash = SumOverRanks(*model.world, options.device, model.folder_hash);
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat(what, ": ", error.what()));
   }
@@ -443,14 +458,15 @@ void ShardedModel::ReleaseShards() {
   for (ShardedGroup& weights : model.groups) weights = {};
 }
 
-absl::Status ShardedModel::ReadShards(const std::vector<at::Tensor>& buffers) const {
-  if (impl_->options.device.is_meta()) return absl::OkStatus();
+absl::StatusOr<uint64_t> ShardedModel::ReadShards(const std::vector<at::Tensor>& buffers) const {
+  uint64_t hash = 0;
+  if (impl_->options.device.is_meta()) return hash;
   const at::NoGradGuard no_grad;
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(impl_->folder));
   for (int g = 0; g < static_cast<int>(buffers.size()); ++g) {
-    QUARTET_RETURN_IF_ERROR(impl_->Read(reader.get(), g, impl_->shard_begin(g), buffers[g]));
+    QUARTET_RETURN_IF_ERROR(impl_->Read(reader.get(), g, impl_->shard_begin(g), buffers[g], &hash));
   }
-  return absl::OkStatus();
+  return hash;
 }
 
 }  // namespace quartet

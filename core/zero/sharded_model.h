@@ -131,6 +131,12 @@ class ShardedModel {
   ShardedModel* adapters() const;
   // A block's weights, with its adapters, of `tensors`, in the order of its group's parameters.
   BlockWeights Block(int group, const std::vector<at::Tensor>& tensors) const;
+  // Puts the adapters that there are now into a block's weights.
+  void Adapt(int group, BlockWeights* weights) const;
+  // Of a model with adapters, which belong to it alone: a hash of its elements as its folder has them, the same
+  // whatever type and ranks it is loaded with. Of a share of a model this rank's term: those of all shares add up to
+  // it. 0 on the meta device, and without adapters.
+  uint64_t folder_hash() const;
   Ledger& ledger();
 
   // Waits for (or starts) the gather of `group`, and starts that of `prefetch` (-1: none) behind it.
@@ -165,8 +171,9 @@ class ShardedModel {
   std::vector<at::Tensor> SwapWeights(std::vector<at::Tensor> staged);
   // Gives the shards of a frozen model back. Until SwapWeights there are no weights: nothing may gather them.
   void ReleaseShards();
-  // What Load read, into NewStagedBuffers; this rank alone, from the folder as it is now. Errors as Load's.
-  absl::Status ReadShards(const std::vector<at::Tensor>& buffers) const;
+  // What Load read, into NewStagedBuffers; this rank alone, from the folder as it is now. Errors as Load's. Returns
+  // this rank's term of folder_hash: at stage 3 those of all ranks add up to it, at stage 0 each is it.
+  absl::StatusOr<uint64_t> ReadShards(const std::vector<at::Tensor>& buffers) const;
 
  private:
   friend class TrainableModel;

@@ -57,7 +57,9 @@ struct ShardedModel::Impl {
   std::vector<ShardedGroup> groups;  // by group
   std::vector<ParameterShard> parameter_shards;
   std::unique_ptr<ShardedModel> adapters;  // null: none
-  bool are_new_adapters = false;           // this is no folder's model, but drawn
+  bool hashes_folder = false;              // as others will have to know what it is that adapters belong to
+  uint64_t folder_hash = 0;
+  bool are_new_adapters = false;  // this is no folder's model, but drawn
 
   // The gather under way.
   struct Pending {
@@ -135,8 +137,12 @@ struct ShardedModel::Impl {
   bool DrawsHead(const CheckpointReader& reader) const;
   // From the folder's files (a head that they do not have, and new adapters, for which `reader` is null: drawn),
   // elements [begin, begin + out.numel()) of a group's
-  // flat buffer; what is padding stays as it is. Errors as ReadPiece's.
-  absl::Status Read(const CheckpointReader* reader, int group, int64_t begin, const at::Tensor& out) const;
+  // flat buffer; what is padding stays as it is. Errors as ReadPiece's. Adds to `hash` what folder_hash is of.
+  absl::Status Read(const CheckpointReader* reader, int group, int64_t begin, const at::Tensor& out,
+                    uint64_t* hash) const;
+
+  // Of a parameter's first element among those of all parameters, whole, in their order.
+  int64_t FirstPosition(int group, int parameter) const;
 
   // Positions of the tokens within their sequences. Throws if `batch` contradicts itself.
   at::Tensor Positions(const PackedSequences& batch) const;

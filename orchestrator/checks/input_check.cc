@@ -24,6 +24,7 @@
 #include "core/config/batches/call_sizes.h"
 #include "core/config/placement.h"
 #include "core/model/lora.h"
+#include "core/model/lora_options.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/position_check.h"
@@ -180,13 +181,13 @@ absl::Status CheckStopTokens(int64_t vocabulary, const RolloutConfig& rollout) {
 // The rollout is given the actor's weights, tensor by tensor. Padding alone is looked at here: models of one tokenizer
 // that differ in it are in order elsewhere.
 absl::Status CheckTakesWeightsOf(const TrainerConfig& actor, const ModelUse& use, const ModelConfig& model) {
-  if (actor.has_lora()) {
-    return absl::InvalidArgumentError(
-        "actor.lora is set; the rollout cannot take adapters by themselves yet: fine-tuning and DPO train with it");
-  }
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig trained, ReadModelConfig(actor.pretrain()));
-  QUARTET_RETURN_IF_ERROR(
-      Prefixed(use.option, RefuseAdapters(model, use.folder, "a rollout that takes the actor's weights is a model")));
+  if (actor.has_lora()) {
+    QUARTET_RETURN_IF_ERROR(Prefixed(use.option, ReadTrainedConfig(use.folder, LoraOf(actor)).status()));
+  } else {
+    QUARTET_RETURN_IF_ERROR(Prefixed(
+        use.option, RefuseAdapters(model, use.folder, "a rollout that takes a whole actor's weights is a model")));
+  }
   if (trained.vocab_size == model.vocab_size) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(use.option, ": vocab_size in ", use.folder, "/config.json is ",
                                                  model.vocab_size, ", and that of actor.pretrain, ", actor.pretrain(),

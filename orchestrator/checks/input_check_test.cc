@@ -121,14 +121,13 @@ TEST_F(CheckInputsTest, TakesAdaptersWhereAModelIsOnlyRead) {
   EXPECT_THAT(Error(), AllOf(StartsWith("actor.pretrain: "), HasSubstr("set actor.lora, as they are, to train them")));
 }
 
-TEST_F(CheckInputsTest, TakesAdaptersThatAreToBeTrainedForFineTuningAndDpo) {
+TEST_F(CheckInputsTest, TakesAdaptersThatAreToBeTrained) {
   config_.mutable_actor()->mutable_lora();
   ASSERT_TRUE(ResolveRunConfig(&config_, "").ok());
-  for (const auto& services : {kSftServices, kDpoServices}) {
+  for (const auto& services : {kServiceNames, kSftServices, kDpoServices}) {
     const absl::Status status = CheckInputs(config_, services, /*launch=*/true);
     EXPECT_TRUE(status.ok()) << status;
   }
-  EXPECT_THAT(Error(), HasSubstr("actor.lora is set; the rollout cannot take adapters by themselves yet"));
   config_.mutable_actor()->mutable_lora()->add_target_modules("lm_head");
   EXPECT_THAT(Error(),
               HasSubstr("actor.lora: target_modules is [\"lm_head\"]; it must be \"all-linear\" or a list of"));

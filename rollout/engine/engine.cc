@@ -241,19 +241,33 @@ class Engine : public RolloutEngine {
     UpdateStats();
   }
 
-  absl::Status Wake() override {
-    if (forward_->has_cache()) return absl::OkStatus();
+  absl::StatusOr<std::optional<uint64_t>> Wake() override {
+    std::optional<uint64_t> hash;
+    if (forward_->has_cache()) return hash;
     const bool had_weights = has_weights();
-    absl::Status status = CatchExceptions("taking memory again after sleep", *ledger_, [this] {
-      if (!has_weights() && version_ == 0) QUARTET_RETURN_IF_ERROR(weights_.ReadAgain());
+    const absl::Status status = CatchExceptions("taking memory again after sleep", *ledger_, [&]() -> absl::Status {
+      if (!has_weights() && ReadsAgain()) {
+        QUARTET_ASSIGN_OR_RETURN(const uint64_t read, weights_.ReadAgain());
+        if (adapters() != nullptr) hash = read;
+      }
       make_cache_();
       return absl::OkStatus();
     });
-    if (!status.ok()) Sleep(/*release_weights=*/!had_weights);
+    if (status.ok()) return hash;
+    Sleep(/*release_weights=*/!had_weights);
     return status;
   }
 
   bool has_weights() const override { return weights_.held(); }
+  const AdapterConfig* adapters() const override { return config().lora.has_value() ? &*config().lora : nullptr; }
+  uint64_t base_hash() const override { return weights_.model().folder_hash(); }
+  int64_t model_parameters() const override {
+    int64_t parameters = 0;
+    for (const ParameterGroup& group : weights_.model().layout().groups) {
+      for (const ParameterSpec& tensor : group.parameters) parameters += tensor.stored_numel();
+    }
+    return parameters;
+  }
 
   const std::vector<ParameterSpec>& tensors() const override { return weights_.tensors(); }
   Dtype resident_dtype() const override {
@@ -456,7 +470,8 @@ class Engine : public RolloutEngine {
 
 absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutConfig& options, const RankContext& context,
                                                           Ledger* ledger, const Tokenizer* tokenizer,
-                                                          const PlannedDevice& planned) {
+                                                          const PlannedDevice& planned,
+                                                          const std::optional<LoraOptions>& lora) {
   QUARTET_RETURN_IF_ERROR(CheckOptions(options, context));
   QUARTET_ASSIGN_OR_RETURN(const at::Device device, EnterDeviceOf(context));
   QUARTET_ASSIGN_OR_RETURN(EngineGroups groups, MakeEngineGroups(options, context));
@@ -465,6 +480,7 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutConfig& o
   model_options.zero_stage = options.zero_stage();
   model_options.compute_dtype = options.dtype() == "fp32" ? at::kFloat : at::kBFloat16;
   model_options.device = device;
+  model_options.lora = lora;
   model_options.vocabulary = tokenizer == nullptr ? 0 : tokenizer->vocab_size();
   if (options.tensor_parallel_size() > 1) {
     model_options.tensor_parallel = {context.rank % options.tensor_parallel_size(), options.tensor_parallel_size()};
@@ -514,11 +530,12 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutConfig& o
 absl::StatusOr<std::unique_ptr<RolloutEngine>> RolloutEngine::Load(const RolloutConfig& options,
                                                                    const RankContext& context, Ledger* ledger,
                                                                    const Tokenizer* tokenizer,
-                                                                   const PlannedDevice& planned) {
+                                                                   const PlannedDevice& planned,
+                                                                   const std::optional<LoraOptions>& lora) {
   try {
     RolloutConfig filled = options;
     FillRules(&filled);
-    return LoadEngine(filled, context, ledger, tokenizer, planned);
+    return LoadEngine(filled, context, ledger, tokenizer, planned, lora);
   } catch (const std::exception& error) {
     return StatusOf(error, "loading the rollout's model", *ledger);
   }

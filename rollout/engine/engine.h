@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/memory/ledger.h"
+#include "core/model/lora.h"
+#include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/rank/rank_context.h"
 #include "core/safetensors/reader.h"
@@ -62,11 +65,12 @@ class RolloutEngine {
   // `context.store` is where the ranks meet; `ledger` must outlive the engine, as must `tokenizer`, to find stop
   // strings with, whose ids alone are drawn; null: stop strings are refused, and every row of the vocabulary is drawn.
   // On the meta device (a plan) an engine takes no memory and counts what it would take of a device that is as
-  // `planned`; each token it draws is 0. INVALID_ARGUMENT names the option, its value and what is allowed; the model's
-  // own errors name file and tensor.
+  // `planned`; each token it draws is 0. `lora`: as in ShardedModelOptions. INVALID_ARGUMENT names the option, its
+  // value and what is allowed; the model's own errors name file and tensor.
   static absl::StatusOr<std::unique_ptr<RolloutEngine>> Load(const RolloutConfig& options, const RankContext& context,
                                                              Ledger* ledger, const Tokenizer* tokenizer = nullptr,
-                                                             const PlannedDevice& planned = {});
+                                                             const PlannedDevice& planned = {},
+                                                             const std::optional<LoraOptions>& lora = std::nullopt);
   virtual ~RolloutEngine() = default;
 
   // Whether a prompt can be served with `sampling`: INVALID_ARGUMENT names field, value and what is allowed,
@@ -96,14 +100,25 @@ class RolloutEngine {
   // weights, which are lost. What runs waits, and will be computed again; no Step until Wake. What is given back
   // already stays so.
   virtual void Sleep(bool release_weights) = 0;
-  // Takes the cache's memory again, and reads weights that were given back at version 0 from the model's folder; those
-  // of later versions stay lost, and there is no Step until a Commit. RESOURCE_EXHAUSTED where memory cannot be had,
-  // Load's errors where the folder cannot be read: the engine goes on sleeping then, as it did.
-  virtual absl::Status Wake() = 0;
+  // Takes the cache's memory again, and reads weights that were given back from the model's folder where ReadsAgain;
+  // others stay lost, and there is no Step until a Commit. RESOURCE_EXHAUSTED where memory cannot be had,
+  // Load's errors where the folder cannot be read: the engine goes on sleeping then, as it did. Returns, of a model
+  // with adapters that was read, its hash, which is to be that of before; where the model is divided this rank's term.
+  virtual absl::StatusOr<std::optional<uint64_t>> Wake() = 0;
   // False from a Sleep that released them until they are read again or committed.
   virtual bool has_weights() const = 0;
+  // Whether the folder has what a Sleep releases: at version 0, and of a model with adapters, which stay, at any.
+  bool ReadsAgain() const { return version() == 0 || adapters() != nullptr; }
 
-  // All tensors of the model, in the order of its parameter groups; a tensor-parallel rank's slices of them.
+  // The adapters that are added to the model, which alone are staged and committed then; or null.
+  virtual const AdapterConfig* adapters() const = 0;
+  // Of the model that they belong to (ShardedModel::folder_hash); of a tensor-parallel rank its term.
+  virtual uint64_t base_hash() const = 0;
+  // Of the model, whole; of a tensor-parallel rank's share its tensors'.
+  virtual int64_t model_parameters() const = 0;
+
+  // All tensors that are staged, the model's or its adapters', in the order of its parameter groups; a tensor-parallel
+  // rank's slices of them.
   virtual const std::vector<ParameterSpec>& tensors() const = 0;
   // Element type of staged ranges: kBF16 or kF32.
   virtual Dtype resident_dtype() const = 0;

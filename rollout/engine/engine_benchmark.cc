@@ -121,7 +121,7 @@ class Ranks {
     absl::Status status = engine == nullptr ? absl::InternalError("not loaded") : absl::OkStatus();
     if (status.ok()) {
       engine->Sleep(/*release_weights=*/false);  // forgets all prefixes
-      status = engine->Wake();
+      status = engine->Wake().status();
     }
     together_.arrive_and_wait();
     const auto start = std::chrono::steady_clock::now();

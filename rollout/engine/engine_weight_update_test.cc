@@ -262,7 +262,7 @@ TEST(RolloutEngine, AnEngineThatCannotHaveItsMemoryAgainGoesOnSleeping) {
   LoadedEngine engine(OptionsFor("llama"));
   engine->Sleep(/*release_weights=*/false);
   engine.ledger.SetBudget(MemoryTier::kDevice, engine.ledger.total(MemoryTier::kDevice) + 1);
-  EXPECT_EQ(engine->Wake().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(engine->Wake().status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(engine.ledger.current(MemoryCategory::kKvCache), 0);
   engine.ledger.SetBudget(MemoryTier::kDevice, 0);
   EXPECT_TRUE(engine->Wake().ok());
@@ -351,7 +351,7 @@ TEST(RolloutEngine, AnEngineThatCannotHaveItsWeightsAgainGoesOnSleepingWithoutTh
   // Too little for the weights; for the cache beside them.
   for (const int64_t room : {parameters - 1, parameters + 1}) {
     engine.ledger.SetBudget(MemoryTier::kDevice, engine.ledger.total(MemoryTier::kDevice) + room);
-    EXPECT_EQ(engine->Wake().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(engine->Wake().status().code(), absl::StatusCode::kResourceExhausted);
     expect_asleep();
   }
   engine.ledger.SetBudget(MemoryTier::kDevice, 0);

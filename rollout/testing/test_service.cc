@@ -14,7 +14,8 @@
 
 namespace quartet {
 
-TestService::TestService(const Group& group, const std::function<void(RolloutConfig*)>& change) {
+TestService::TestService(const Group& group, const std::function<void(RolloutConfig*)>& change,
+                         const std::optional<LoraConfig>& lora) {
   const int ranks = group.ranks;
   RunConfig config;
   config.mutable_rollout()->set_pretrain(kTestModel);
@@ -24,6 +25,7 @@ TestService::TestService(const Group& group, const std::function<void(RolloutCon
   config.mutable_rollout()->set_max_model_len(128);
   config.mutable_services()->mutable_rollout()->set_ranks(ranks);
   if (change) change(config.mutable_rollout());
+  if (lora.has_value()) *config.mutable_actor()->mutable_lora() = *lora;
   const absl::Status resolved = ResolveRunConfig(&config, "");
   EXPECT_TRUE(resolved.ok()) << resolved;
   for (int rank = 0; rank < ranks; ++rank) {

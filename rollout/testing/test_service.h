@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -36,8 +37,9 @@ struct Group {
 
 class TestService {
  public:
-  // With kTestModel and max_model_len 128, unless `change` says otherwise.
-  explicit TestService(const Group& group, const std::function<void(RolloutConfig*)>& change = nullptr);
+  // With kTestModel and max_model_len 128, unless `change` says otherwise; with `lora` it takes adapters.
+  explicit TestService(const Group& group, const std::function<void(RolloutConfig*)>& change = nullptr,
+                       const std::optional<LoraConfig>& lora = std::nullopt);
   ~TestService();
 
   // Why its ranks cannot work together any more; a failure of the test, unless they may break.

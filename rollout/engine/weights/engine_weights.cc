@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "core/base/fail_point.h"
 #include "core/base/status_macros.h"
 #include "core/model/strided_range.h"
 
@@ -13,8 +14,15 @@ namespace {
 // Accounted by the model, as parameters.
 class Staging : public WeightStaging {
  public:
-  Staging(const ShardedModel& model, const std::vector<int32_t>& first_tensor, std::vector<at::Tensor> buffers)
-      : model_(model), buffers_(std::move(buffers)) {
+  // `in_order`: as they are computed with, adapters are.
+  Staging(const ShardedModel& model, bool in_order, std::vector<at::Tensor> buffers)
+      : model_(model), buffers_(std::move(buffers)), prepared_(in_order) {
+    std::vector<int32_t> first_tensor;  // of each group
+    int32_t tensors = 0;
+    for (const ParameterGroup& group : model.layout().groups) {
+      first_tensor.push_back(tensors);
+      tensors += static_cast<int32_t>(group.parameters.size());
+    }
     for (const ParameterShard& piece : model.parameter_shards()) {
       const at::Tensor& buffer = buffers_[piece.group];
       char* data = nullptr;
@@ -49,15 +57,14 @@ class Staging : public WeightStaging {
   const ShardedModel& model_;
   std::vector<at::Tensor> buffers_;
   std::vector<StagedRange> ranges_;
-  bool prepared_ = false;
+  bool prepared_;
   std::optional<WholeWeights> whole_;
 };
 
 }  // namespace
 
 EngineWeights::EngineWeights(std::unique_ptr<ShardedModel> model) : model_(std::move(model)) {
-  for (const ParameterGroup& parameters : model_->layout().groups) {
-    first_tensor_.push_back(static_cast<int32_t>(tensors_.size()));
+  for (const ParameterGroup& parameters : staged().layout().groups) {
     tensors_.insert(tensors_.end(), parameters.parameters.begin(), parameters.parameters.end());
   }
   ArrangeShards();
@@ -69,17 +76,37 @@ std::unique_ptr<WeightStaging> EngineWeights::NewStaging() {
     const std::lock_guard lock(spare_mutex_);
     buffers.swap(spare_);
   }
-  if (buffers.empty()) buffers = model_->NewStagedBuffers();
-  return std::make_unique<Staging>(*model_, first_tensor_, std::move(buffers));
+  if (buffers.empty()) buffers = staged().NewStagedBuffers();
+  return std::make_unique<Staging>(staged(), /*in_order=*/model_->adapters() != nullptr, std::move(buffers));
 }
 
 void EngineWeights::ReserveStaging() {
-  std::vector<at::Tensor> buffers = model_->NewStagedBuffers();
+  std::vector<at::Tensor> buffers = staged().NewStagedBuffers();
   const std::lock_guard lock(spare_mutex_);
   spare_ = std::move(buffers);
 }
 
 void EngineWeights::Use(WeightStaging& staging) {
+  std::vector<at::Tensor> left_over = model_->adapters() == nullptr ? UseModel(staging) : UseAdapters(staging);
+  const std::lock_guard lock(spare_mutex_);
+  spare_ = std::move(left_over);
+}
+
+std::vector<at::Tensor> EngineWeights::UseAdapters(WeightStaging& staging) {
+  ShardedModel& adapters = *model_->adapters();
+  if (FailPointArmed("rollout.commit.unused")) return {};
+  std::vector<at::Tensor> left_over = adapters.SwapWeights(std::move(static_cast<Staging&>(staging).buffers()));
+  if (!adapters.stages_apart()) ++places_;
+  // Where the model is sharded each forward asks for them.
+  if (whole_.has_value()) {
+    for (size_t block = 0; block < whole_->blocks.size(); ++block) {
+      model_->Adapt(model_->layout().block_group(static_cast<int>(block)), &whole_->blocks[block]);
+    }
+  }
+  return left_over;
+}
+
+std::vector<at::Tensor> EngineWeights::UseModel(WeightStaging& staging) {
   auto& staged = static_cast<Staging&>(staging);
   staged.Prepare();
   if (!model_->stages_apart() || !held_) ++places_;
@@ -87,8 +114,7 @@ void EngineWeights::Use(WeightStaging& staging) {
   std::vector<at::Tensor> left_over = model_->SwapWeights(std::move(staged.buffers()));
   if (model_->options().zero_stage == 0 && !whole_.has_value()) ArrangeShards();
   held_ = true;
-  const std::lock_guard lock(spare_mutex_);
-  spare_ = std::move(left_over);
+  return left_over;
 }
 
 void EngineWeights::Release() {
@@ -102,11 +128,14 @@ void EngineWeights::ReleaseSpare() {
   spare_.clear();
 }
 
-absl::Status EngineWeights::ReadAgain() {
-  Staging staging(*model_, first_tensor_, model_->NewStagedBuffers());
-  QUARTET_RETURN_IF_ERROR(model_->ReadShards(staging.buffers()));
-  Use(staging);
-  return absl::OkStatus();
+absl::StatusOr<uint64_t> EngineWeights::ReadAgain() {
+  Staging staging(*model_, /*in_order=*/false, model_->NewStagedBuffers());
+  QUARTET_ASSIGN_OR_RETURN(const uint64_t hash, model_->ReadShards(staging.buffers()));
+  std::vector<at::Tensor> left_over = UseModel(staging);
+  if (model_->adapters() != nullptr) return hash;
+  const std::lock_guard lock(spare_mutex_);
+  spare_ = std::move(left_over);
+  return hash;
 }
 
 void EngineWeights::ArrangeShards() {
