@@ -59,7 +59,7 @@ TEST(ConfigText, ANameOfAnotherSystemIsShownTheFieldHere) {
   EXPECT_THAT(OverrideError("train.num_generations=4"),
               HasSubstr("did you mean 'n_samples_per_prompt', a field of rollout"));
   EXPECT_THAT(OverrideError("kl_coef=0"), HasSubstr("kl_coef is algorithm.kl.init_kl_coef here"));
-  EXPECT_THAT(OverrideError("actor.lora_rank=8"), HasSubstr("; what other systems mean by it is not there"));
+  EXPECT_THAT(OverrideError("actor.load_in_4bit=true"), HasSubstr("; what other systems mean by it is not there"));
 }
 
 TEST(ConfigText, AWholeNameOfAnotherSystemIsShownTheFieldHereAndWhatDiffers) {
@@ -69,7 +69,7 @@ TEST(ConfigText, AWholeNameOfAnotherSystemIsShownTheFieldHereAndWhatDiffers) {
               HasSubstr("OpenRLHF's train.micro_batch_size is actor.micro_train_batch_size here"));
   EXPECT_THAT(OverrideError("rollout.batch_size=1"),
               HasSubstr("OpenRLHF's rollout.batch_size is rollout.rollout_batch_size here: prompts of a step"));
-  EXPECT_THAT(OverrideError("ds.lora.rank=8"), HasSubstr("OpenRLHF's ds.lora.rank is not here: no LoRA"));
+  EXPECT_THAT(OverrideError("ds.lora.rank=8"), HasSubstr("OpenRLHF's ds.lora.rank is actor.lora.r here"));
   EXPECT_THAT(OverrideError("actor_rollout_ref.rollout.n=8"), HasSubstr("is rollout.n_samples_per_prompt here"));
   EXPECT_THAT(OverrideError("reward_model.reward_manager=dapo"),
               HasSubstr("verl's reward_model.reward_manager is reward.source.command here: there are no managers"));
