@@ -302,7 +302,7 @@ absl::StatusOr<RankUse> RunScorer(const RunConfig& config, const RankContext& co
     AddTraffic(before, VolumesOf(engine->Info()), share.micro_batches, &sent);
     return absl::OkStatus();
   };
-  if (UsesReference(config)) {
+  if (ReferenceOf(config).has_value()) {
     const Limit limit = {config.actor().micro_rollout_batch_size(), config.reference().max_tokens_per_micro_batch()};
     QUARTET_RETURN_IF_ERROR(run(config.reference().pretrain(), config.reference().dtype(), limit, 0,
                                 [&](const auto& call, const auto& tokens, auto* replies) {
@@ -444,7 +444,7 @@ int64_t LeaderCallBytes(const RunConfig& run, const std::string& service, Progra
   }
   if (service == "scorer") {
     const int64_t forward = call(tokens, generated, /*to_ranks=*/true) / 2;  // the items are those of the Score call
-    int64_t bytes = UsesReference(config) && program != Program::kRewardModel ? 2 * forward : 0;
+    int64_t bytes = ReferenceOf(config).has_value() && program != Program::kRewardModel ? 2 * forward : 0;
     if (config.reward().source().empty()) return bytes;
     ScoreItem item;
     *item.mutable_tokens() = tokens;

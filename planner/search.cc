@@ -154,7 +154,7 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
   if (services.count("policy_trainer") > 0) AddTrainerLadders("actor", config.actor(), &ladders);
   if (services.count("critic_trainer") > 0) AddTrainerLadders("critic", config.critic(), &ladders);
   if (services.count("scorer") > 0) {
-    if (UsesReference(config) && config.reference().zero_stage() != 3) {
+    if (ReferenceOf(config).has_value() && config.reference().zero_stage() != 3) {
       ladders.push_back({{"reference.zero_stage=3"}});
     }
     const int64_t longest = config.actor().max_len();

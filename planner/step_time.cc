@@ -137,10 +137,13 @@ absl::StatusOr<StepTime> EstimateStep(const RunConfig& config, const Plan& plan,
       QUARTET_RETURN_IF_ERROR(AddRollout(config, service, rates, lengths, sequences, &time));
     } else if (service.service == "policy_trainer") {
       QUARTET_RETURN_IF_ERROR(add_trainer(config.actor(), HeadKind::kVocabulary, config.algorithm().max_epochs()));
+      if (UsesReference(config) && ReferenceIsBase(config)) {
+        QUARTET_RETURN_IF_ERROR(add_forward(config.actor().pretrain(), HeadKind::kVocabulary, config.actor().dtype()));
+      }
     } else if (service.service == "critic_trainer") {
       QUARTET_RETURN_IF_ERROR(add_trainer(config.critic(), HeadKind::kScalar, config.algorithm().critic_epochs()));
     } else {
-      if (UsesReference(config)) {
+      if (ReferenceOf(config).has_value()) {
         QUARTET_RETURN_IF_ERROR(
             add_forward(config.reference().pretrain(), HeadKind::kVocabulary, config.reference().dtype()));
       }

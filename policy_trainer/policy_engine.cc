@@ -38,6 +38,14 @@ absl::StatusOr<std::unique_ptr<PolicyEngine>> PolicyEngine::Load(const TrainerCo
 
 absl::Status PolicyEngine::Forward(const ForwardCall& call, const std::vector<TokenSequence>& sequences,
                                    std::vector<TokenValues>* replies) {
+  if (const std::optional<AdapterConfig>& lora = model().config().lora;
+      call.without_adapters() && !(lora.has_value() && lora->are_new)) {
+    return absl::InvalidArgumentError(
+        lora.has_value()
+            ? "without_adapters is set, and actor.pretrain is a folder of adapters: without them the model is "
+              "not the policy that training began with"
+            : "without_adapters is set, and a whole model is trained");
+  }
   return Compute("policy log-probabilities", [&] { return ForwardLogProbs(model(), call, sequences, replies); });
 }
 

@@ -177,6 +177,52 @@ TEST_P(PolicyEngineTest, TakesTheNegativeLogProbabilityAsTheSupervisedLoss) {
 }
 
 // What is published after an update is, hash by hash, what a checkpoint of the same moment holds.
+// What a scorer would have to hold a second model for.
+TEST_P(PolicyEngineTest, AnswersForItsModelWithoutTheAdaptersThatItTrainsToTheLastBit) {
+  std::mutex mutex;
+  const auto log_probs = [&](PolicyEngine& engine, int rank, const std::vector<TrainingSequence>& mine, bool without) {
+    ForwardCall call;
+    call.set_temperature(golden_["temperature"]);
+    call.set_without_adapters(without);
+    batch_.SetMicroBatches(rank, &call);
+    std::vector<TokenSequence> sequences;
+    for (const TrainingSequence& sequence : mine) sequences.push_back(sequence.tokens());
+    std::vector<TokenValues> replies;
+    const absl::Status status = engine.Forward(call, sequences, &replies);
+    EXPECT_TRUE(status.ok()) << status;
+    std::vector<std::string> values;
+    for (const TokenValues& reply : replies) values.push_back(reply.SerializeAsString());
+    return values;
+  };
+  std::map<int, std::vector<std::string>> of_model;
+  OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
+    const auto values = log_probs(engine, context.rank, mine, false);
+    {
+      const std::lock_guard lock(mutex);
+      of_model[context.rank] = values;
+    }
+    ForwardCall call;
+    call.set_temperature(1);
+    call.set_without_adapters(true);
+    std::vector<TokenValues> replies;
+    const absl::Status status = engine.Forward(call, {}, &replies);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("a whole model is trained"));
+  });
+  config_.mutable_actor()->mutable_lora()->set_r(3);
+  config_.mutable_actor()->mutable_lora()->set_alpha(6);
+  OnEveryRank([&](const RankContext& context, PolicyEngine& engine, const std::vector<TrainingSequence>& mine) {
+    for (int step = 0; step < 2; ++step) {
+      EXPECT_EQ(log_probs(engine, context.rank, mine, true), of_model[context.rank]) << step;
+      UpdateSums part;
+      ASSERT_TRUE(engine.Update(Call(context.rank, PolicyLossConfig::KIND_PPO), mine, &part).ok());
+    }
+    EXPECT_EQ(log_probs(engine, context.rank, mine, true), of_model[context.rank]);
+    // A rank without sequences takes part alone.
+    const auto learned = log_probs(engine, context.rank, mine, false);
+    if (!mine.empty()) EXPECT_NE(learned, of_model[context.rank]);
+  });
+}
+
 TEST_P(PolicyEngineTest, PublishesEachElementOfTheSavedWeightsExactlyOnce) {
   for (const char* dtype : {"fp32", "bf16"}) {
     config_.mutable_actor()->set_dtype(dtype);

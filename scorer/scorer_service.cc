@@ -222,9 +222,13 @@ class ScorerService final : public RankService, public Scorer::Service {
   absl::Status ReferenceLogProbs(const Deadline& deadline,
                                  grpc::ServerReaderWriter<ReferenceLogProbsReply, ReferenceLogProbsRequest>* stream) {
     QUARTET_RETURN_IF_ERROR(leader_.CheckReady("ReferenceLogProbs"));
-    if (!UsesReference(config_)) {
+    if (!ReferenceOf(config_).has_value()) {
       return absl::FailedPreconditionError(
-          "no reference model is loaded, because algorithm.kl.init_kl_coef is 0; set it above 0 to have one");
+          UsesReference(config_)
+              ? "no reference model is loaded: with actor.lora the policy trainer answers for it; set "
+                "reference.pretrain "
+                "to have one"
+              : "no reference model is loaded, because algorithm.kl.init_kl_coef is 0; set it above 0 to have one");
     }
     return AnswerForward<ReferenceLogProbsRequest>(group_, kReferenceLogProbs, reference_batching_, limits_,
                                                    context_.batch_limits, deadline, stream,
@@ -259,7 +263,7 @@ absl::StatusOr<std::unique_ptr<RankService>> CreateScorer(const RunConfig& confi
       *cost = MakeSequenceCost(model, head, SharingOn(context.device == "cpu", dtype == "bf16", model.head_dim));
       return absl::OkStatus();
     };
-    if (UsesReference(config)) {
+    if (ReferenceOf(config).has_value()) {
       QUARTET_RETURN_IF_ERROR(check("reference", "reference model", config.reference().pretrain(),
                                     config.reference().dtype(), HeadKind::kVocabulary, &models.reference_cost));
     }

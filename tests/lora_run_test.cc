@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class LoraRunTest : public ::testing::Test {
  protected:
@@ -38,14 +39,11 @@ class LoraRunTest : public ::testing::Test {
   ProcessHarness::Outcome Run(const std::string& program, const std::string& folder, std::vector<std::string> sets,
                               const std::map<std::string, std::string>& environment = {}) {
     const bool sft = program == "sft";
-    const std::string section = sft ? "sft" : "preference";
-    std::vector<std::string> arguments = {"--launch", "--set=run_dir=" + harness_.Path(folder),
-                                          "--set=data.prompt_max_len=16", "--set=rollout.generate_max_len=16"};
+    std::vector<std::string> arguments = {"--launch", "--set=run_dir=" + harness_.Path(folder)};
     for (const std::string& set : std::vector<std::string>{
-             absl::StrCat(section, ".data=", sft ? rows_ : pairs_), absl::StrCat(section, ".batch_size=8"),
-             absl::StrCat(section, ".max_steps=8"), absl::StrCat(section, ".learning_rate=2e-2"),
-             "actor.pretrain=" + model_, "actor.lr_scheduler=constant", "actor.lora.r=4", "actor.lora.alpha=8",
-             "services.policy_trainer.threads=1", "train.save_steps=4"}) {
+             sft ? "sft.data=" + rows_ : "preference.data=" + pairs_, "train.train_batch_size=8", "train.max_steps=8",
+             "actor.max_len=32", "actor.learning_rate=2e-2", "actor.pretrain=" + model_, "actor.lr_scheduler=constant",
+             "actor.lora.r=4", "actor.lora.alpha=8", "services.policy_trainer.threads=1", "train.save_steps=4"}) {
       sets.insert(sets.begin(), set);
     }
     for (const std::string& set : sets) arguments.push_back("--set=" + set);
@@ -115,9 +113,11 @@ TEST_F(LoraRunTest, GoesOnAfterACutAsIfThereHadBeenNone) {
   EXPECT_THAT(outcome.output, HasSubstr("actor.lora.alpha: 8 -> 16"));
 }
 
-TEST_F(LoraRunTest, DpoTeachesAdaptersBesideTheirModelAsTheReference) {
-  const auto outcome = Run("dpo", "dpo", {"services.policy_trainer.ranks=2", "services.scorer.threads=1"});
+// One service holds both.
+TEST_F(LoraRunTest, DpoTeachesAdaptersWithTheirModelAsTheReference) {
+  const auto outcome = Run("dpo", "dpo", {"services.policy_trainer.ranks=2"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, Not(HasSubstr("scorer")));
   const std::vector<double> losses = Losses("dpo", "dpo/loss");
   EXPECT_NEAR(losses.front(), 0.6931, 1e-3);
   EXPECT_LT(losses.back(), 0.9 * losses.front());
@@ -177,6 +177,7 @@ TEST_F(LoraPpoTest, TrainerAndRolloutAgreeWhileAdaptersLearn) {
     const bool alike = std::ranges::find(sets, "rollout.tensor_parallel_size=2") == sets.end();
     const double most = alike ? 1e-5 : 2e-3;
     for (const auto& step : metrics) EXPECT_LT(step.at("rollout/log_prob_diff_mean").get<double>(), most);
+    EXPECT_LT(std::abs(metrics.front().at("kl/mean").get<double>()), 1e-5) << "the reference is the policy as it began";
     EXPECT_GT(std::abs(metrics.back().at("kl/mean").get<double>()), 1e-3) << "they do not learn";
     EXPECT_TRUE(std::filesystem::exists(harness_.Path("run/checkpoints/latest/policy/adapter_config.json")));
     EXPECT_THAT(harness_.Survivors(absl::Seconds(5)), IsEmpty());

@@ -199,7 +199,8 @@ std::vector<const Need*> FillDefaults(Program program, RunConfig* c) {
   FillTrainer(*c, max_len, c->mutable_actor());
   FillTrainer(*c, max_len, c->mutable_critic());
   ReferenceConfig* f = c->mutable_reference();
-  QUARTET_DEFAULT_TEXT(f, pretrain, c->actor().pretrain());
+  const bool lora = c->actor().has_lora();
+  if (!lora) QUARTET_DEFAULT_TEXT(f, pretrain, c->actor().pretrain());
   QUARTET_DEFAULT_TEXT(f, dtype, c->actor().dtype());
   QUARTET_DEFAULT(f, max_tokens_per_micro_batch, c->actor().max_tokens_per_micro_batch());
 
@@ -235,7 +236,6 @@ std::vector<const Need*> FillDefaults(Program program, RunConfig* c) {
   for (const std::string& service : kServiceNames) {
     QUARTET_DEFAULT_TEXT(MutablePlacementOf(c, service), device, v->device());
   }
-  const bool lora = c->actor().has_lora();
   const bool alike = v->policy_trainer().device() != "cuda" && v->rollout().device() != "cuda" &&
                      r->tensor_parallel_size() == 1 && r->dtype() == c->actor().dtype();
   QUARTET_DEFAULT(t, max_log_prob_diff_mean, lora && alike ? 1e-3F : 0.5F);

@@ -49,7 +49,25 @@ TEST(ActorLora, AllowsNoDifferenceWhereTrainerAndRolloutComputeAlike) {
   EXPECT_EQ(limit({"actor.lora.r=8", "train.max_log_prob_diff_mean=0.1"}), 0.1F);
   EXPECT_EQ(limit({"actor.lora.r=8", "rollout.dtype=fp32"}), 0.5F);
   EXPECT_EQ(limit({"actor.lora.r=8", "rollout.tensor_parallel_size=2"}), 0.5F);
-  EXPECT_EQ(limit({"actor.lora.r=8", "services.device=cuda"}), 0.5F);
+  EXPECT_EQ(limit({"actor.lora.r=8", "services.device=cuda", "services.scorer.device=cpu"}), 0.5F);
+}
+
+TEST(ActorLora, HasItsModelForTheReferenceUnlessAnotherIsNamed) {
+  RunConfig config = LoraLoaded({"actor.pretrain=/m", "actor.lora.r=8"});
+  EXPECT_TRUE(UsesReference(config));
+  EXPECT_TRUE(ReferenceIsBase(config));
+  EXPECT_FALSE(ReferenceOf(config).has_value());
+  EXPECT_FALSE(ScorerHasModels(config));
+  EXPECT_EQ(ServicesOf(Program::kDpo, config), kSftServices);
+  config = LoraLoaded({"actor.pretrain=/m", "actor.lora.r=8", "reference.pretrain=/r"});
+  EXPECT_FALSE(ReferenceIsBase(config));
+  EXPECT_EQ(ReferenceOf(config)->pretrain(), "/r");
+  EXPECT_EQ(ReferenceOf(config)->dtype(), "bf16");
+  EXPECT_EQ(ServicesOf(Program::kDpo, config), kDpoServices);
+  EXPECT_FALSE(ReferenceIsBase(LoraLoaded({"actor.pretrain=/m"})));
+  EXPECT_NE(LoraError({"actor.pretrain=/m", "actor.lora.r=8", "reference.zero_stage=0"})
+                .find("reference.zero_stage has no effect: actor.lora is set and reference.pretrain is not"),
+            std::string::npos);
 }
 
 TEST(ActorLora, IsOfTheActorAlone) {

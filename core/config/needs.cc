@@ -153,6 +153,9 @@ std::vector<Need> MakeNeeds() {
        }},
 
       {"reference", HasKl, Says("algorithm.kl.init_kl_coef is 0, so no reference model is loaded")},
+      {"reference", [](const RunConfig& c) { return !ReferenceIsBase(c); },
+       Says("actor.lora is set and reference.pretrain is not, so that the reference is the model that the adapters are "
+            "added to, and the policy trainer answers for it")},
       {"algorithm.kl.kl_target", HasKl, NoKl},
       {"algorithm.kl.kl_estimator", HasKl, NoKl},
       {"algorithm.kl.use_kl_loss", HasKl, NoKl},

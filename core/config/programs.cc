@@ -160,7 +160,7 @@ std::vector<std::string> ServicesOf(Program program, const RunConfig& config) {
     case Program::kSft:
       return kSftServices;
     case Program::kDpo:
-      return kDpoServices;
+      return ReferenceIsBase(config) ? kSftServices : kDpoServices;
     case Program::kRewardModel:
       return kRewardModelServices;
     default:

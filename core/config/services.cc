@@ -24,13 +24,18 @@ bool UsesCritic(const RunConfig& config) {
 
 bool UsesReference(const RunConfig& config) { return config.algorithm().kl().init_kl_coef() > 0; }
 
+bool ReferenceIsBase(const RunConfig& config) {
+  return config.actor().has_lora() && config.reference().pretrain().empty();
+}
+
 std::optional<ReferenceConfig> ReferenceOf(const RunConfig& config) {
-  return UsesReference(config) ? std::optional(config.reference()) : std::nullopt;
+  return UsesReference(config) && !ReferenceIsBase(config) ? std::optional(config.reference()) : std::nullopt;
 }
 
 bool ScorerHasModels(const RunConfig& config) {
-  return UsesReference(config) || std::any_of(config.reward().source().begin(), config.reward().source().end(),
-                                              [](const RewardSource& source) { return !source.model().empty(); });
+  return ReferenceOf(config).has_value() ||
+         std::any_of(config.reward().source().begin(), config.reward().source().end(),
+                     [](const RewardSource& source) { return !source.model().empty(); });
 }
 
 std::map<std::string, std::string> ServiceFields(const RunConfig& config, std::string_view service) {
@@ -55,7 +60,7 @@ std::map<std::string, std::string> ServiceFields(const RunConfig& config, std::s
     part.mutable_actor()->set_pretrain(config.actor().pretrain());  // whose tokens it reads
   } else if (service == "scorer") {
     *part.mutable_reward() = config.reward();
-    if (UsesReference(config)) {
+    if (ReferenceOf(config).has_value()) {
       *part.mutable_reference() = config.reference();
       if (config.actor().has_micro_rollout_batch_size()) {
         part.mutable_actor()->set_micro_rollout_batch_size(config.actor().micro_rollout_batch_size());

@@ -15,7 +15,7 @@ namespace quartet {
 inline const std::vector<std::string> kServiceNames = {"rollout", "policy_trainer", "critic_trainer", "scorer"};
 // Those that fine-tuning drives; training on preferences; training a reward model.
 inline const std::vector<std::string> kSftServices = {"policy_trainer"};
-inline const std::vector<std::string> kDpoServices = {"policy_trainer", "scorer"};
+inline const std::vector<std::string> kDpoServices = {"policy_trainer", "scorer"};  // one, where ReferenceIsBase
 inline const std::vector<std::string> kRewardModelServices = {"critic_trainer"};
 // Those of a PPO run: all, without a critic all but its trainer.
 std::vector<std::string> PpoServices(const RunConfig& config);
@@ -25,8 +25,11 @@ const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view model);
 
 // Whether there are values of states, as algorithm.advantage_estimator says.
 bool UsesCritic(const RunConfig& config);
-// Whether there is a KL penalty, and so a reference model; that model's section, if so.
+// Whether there is a KL penalty, and so a reference model.
 bool UsesReference(const RunConfig& config);
+// Where it is the model that the actor's adapters are added to: then the policy trainer answers for it, without them.
+bool ReferenceIsBase(const RunConfig& config);
+// Else the scorer has it; its section, if there is one.
 std::optional<ReferenceConfig> ReferenceOf(const RunConfig& config);
 // Whether the scorer has a model at all: the reference or a reward source's.
 bool ScorerHasModels(const RunConfig& config);

@@ -321,7 +321,7 @@ Ledger& ShardedModel::ledger() { return *impl_->ledger; }
 GatheredGroup ShardedModel::Gather(int group, int prefetch) { return impl_->Gather(group, prefetch); }
 
 void ShardedModel::Forward(const PackedSequences& batch,
-                           const std::function<void(const at::Tensor&, const at::Tensor&)>& use) {
+                           const std::function<void(const at::Tensor&, const at::Tensor&)>& use, bool with_adapters) {
   Impl& model = *impl_;
   QUARTET_CHECK(model.options.tensor_parallel.size == 1) << "a share of a model has no forward of its own";
   at::NoGradGuard no_grad;
@@ -347,7 +347,9 @@ void ShardedModel::Forward(const PackedSequences& batch,
       GatheredGroup group = model.Gather(g, next_of(b));
       if (empty) continue;
       const TraceScope span("forward block ", b);
-      hidden = DecoderBlock(model.config, Block(g, group.tensors()), rotary, attention, hidden);
+      BlockWeights weights(model.layout.groups[g], group.tensors());
+      if (with_adapters) Adapt(g, &weights);
+      hidden = DecoderBlock(model.config, weights, rotary, attention, hidden);
     }
     GatheredGroup head = model.Gather(model.layout.head_group, -1);
     if (!empty) {

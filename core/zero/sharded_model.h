@@ -144,9 +144,11 @@ class ShardedModel {
 
   // Hidden states after the last block and the final norm, [T, D], without gradient; then `use` is called with them and
   // the head's weight ([V, D] or [1, D]) while the head is gathered. With no tokens (T = 0) it takes part in the
-  // collectives only, without calling `use`.
+  // collectives only, without calling `use`. Not `with_adapters`: as if the model had none, but for a head that is
+  // theirs.
   void Forward(const PackedSequences& batch,
-               const std::function<void(const at::Tensor& hidden_TD, const at::Tensor& head_weight)>& use);
+               const std::function<void(const at::Tensor& hidden_TD, const at::Tensor& head_weight)>& use,
+               bool with_adapters = true);
 
   // What this rank holds. Master type (fp32) when trainable, else compute type. Flat, one per group.
   const std::vector<ParameterShard>& parameter_shards() const;

@@ -88,7 +88,7 @@ std::vector<ModelUse> ModelsOf(const RunConfig& c, const std::vector<std::string
                       c.rollout().max_model_len()});
   }
   if (!Has(services, "scorer")) return models;
-  if (UsesReference(c)) {
+  if (ReferenceOf(c).has_value()) {
     models.push_back({"reference.pretrain", c.reference().pretrain(), HeadKind::kVocabulary, true, "actor.max_len",
                       c.actor().max_len()});
   }
@@ -337,6 +337,14 @@ absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::s
                                      ReadRewardScale(config.reward().source(i)).status()));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckReferenceIsClear(const RunConfig& config) {
+  if (!ReferenceIsBase(config) || !IsAdapterFolder(config.actor().pretrain())) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "reference.pretrain is not set; ", config.actor().pretrain(),
+      ", actor.pretrain, is a folder of adapters, so that the reference may be these as they are (set it to the same "
+      "folder) or the model without them (set it to the model)"));
 }
 
 absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>& services, bool launch) {

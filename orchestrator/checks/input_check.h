@@ -23,6 +23,9 @@ absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::s
 // checkpoints are read whole, and held against the hashes of their record), training states, the HTTP interface's
 // files; whether there are devices for them, and nobody else at the ports where they listen. Errors name the option,
 // what is wrong and what would help.
+// That it is clear what the reference is where actor.pretrain is a folder of adapters; for programs that have one.
+absl::Status CheckReferenceIsClear(const RunConfig& config);
+
 absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>& services, bool launch);
 
 // That the trainer of `section`, "actor" or "critic", can go on from the training state that its load_checkpoint names,

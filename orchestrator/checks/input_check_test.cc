@@ -121,6 +121,18 @@ TEST_F(CheckInputsTest, TakesAdaptersWhereAModelIsOnlyRead) {
   EXPECT_THAT(Error(), AllOf(StartsWith("actor.pretrain: "), HasSubstr("set actor.lora, as they are, to train them")));
 }
 
+TEST_F(CheckInputsTest, AsksWhichReferenceIsMeantWhereAFolderOfAdaptersIsTrainedOn) {
+  config_.mutable_actor()->mutable_lora();
+  config_.clear_reference();
+  EXPECT_TRUE(CheckReferenceIsClear(config_).ok());
+  fs::create_directories(InScratch("adapters"));
+  std::ofstream(InScratch("adapters/adapter_config.json")) << "{}";
+  config_.mutable_actor()->set_pretrain(InScratch("adapters"));
+  EXPECT_THAT(std::string(CheckReferenceIsClear(config_).message()), HasSubstr("reference.pretrain is not set; "));
+  config_.mutable_reference()->set_pretrain(InScratch("adapters"));
+  EXPECT_TRUE(CheckReferenceIsClear(config_).ok());
+}
+
 TEST_F(CheckInputsTest, TakesAdaptersThatAreToBeTrained) {
   config_.mutable_actor()->mutable_lora();
   ASSERT_TRUE(ResolveRunConfig(&config_, "").ok());

@@ -218,9 +218,10 @@ absl::Status RolloutClient::AbortUpdate(uint64_t step) {
 
 // --- policy trainer ---
 
-absl::StatusOr<std::vector<std::vector<float>>> PolicyTrainerClient::LogProbs(float temperature,
-                                                                              SequenceSpan sequences) {
+absl::StatusOr<std::vector<std::vector<float>>> PolicyTrainerClient::LogProbs(float temperature, SequenceSpan sequences,
+                                                                              bool without_adapters) {
   LogProbsHeader header;
+  header.set_without_adapters(without_adapters);
   header.set_temperature(temperature);
   return ExchangeValues(*connection_, "LogProbs", &PolicyTrainer::Stub::LogProbs, header, sequences,
                         &LogProbsReply::log_probs);

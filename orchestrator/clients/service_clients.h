@@ -91,7 +91,8 @@ class PolicyTrainerClient : public TrainerClient {
  public:
   using TrainerClient::TrainerClient;
   // One array a sequence, in the order of `sequences`; one value an action token.
-  absl::StatusOr<std::vector<std::vector<float>>> LogProbs(float temperature, SequenceSpan sequences);
+  absl::StatusOr<std::vector<std::vector<float>>> LogProbs(float temperature, SequenceSpan sequences,
+                                                           bool without_adapters = false);
   // header.identity and num_items are filled in.
   absl::StatusOr<PolicyUpdateReply> Update(uint64_t step, PolicyUpdateHeader header,
                                            const std::vector<TrainingSequence>& sequences);

@@ -347,6 +347,9 @@ absl::Status PpoLoop::Annotate(int64_t step, std::vector<Experience>* batch, Met
   // What the run does not use stays empty.
   auto reference = SideBySide(&reference_seconds, [&]() -> absl::StatusOr<Values> {
     if (!UsesReference(config_)) return Values(sequences.size());
+    if (ReferenceIsBase(config_)) {
+      return services.policy_trainer->LogProbs(temperature, sequences, /*without_adapters=*/true);
+    }
     return services.scorer->ReferenceLogProbs(temperature, sequences);
   });
   auto values = SideBySide(&values_seconds, [&]() -> absl::StatusOr<Values> {

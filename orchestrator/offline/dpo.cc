@@ -14,7 +14,7 @@ namespace {
 class Dpo final : public OfflineMethod {
  public:
   Dpo(const OfflineRun& run, PreferencePairs& pairs, PreferencePairs* held_out, PolicyTrainerClient& policy_trainer,
-      ScorerClient& scorer)
+      ScorerClient* scorer)
       : run_(run),
         preference_(run.config.preference()),
         pairs_(pairs),
@@ -26,17 +26,21 @@ class Dpo final : public OfflineMethod {
   const Dataset& rows() const override { return pairs_.rows(); }
   uint64_t rows_hash() const override { return pairs_.hash(); }
   TrainerClient& trainer() override { return policy_trainer_; }
-  std::vector<ServiceClient*> services() override { return {&policy_trainer_, &scorer_}; }
+  std::vector<ServiceClient*> services() override {
+    if (scorer_ == nullptr) return {&policy_trainer_};
+    return {&policy_trainer_, scorer_};
+  }
 
   absl::Status MeetOthers(const ServiceInfo& trainer, const OnLoading& on_loading) override {
-    QUARTET_ASSIGN_OR_RETURN(const ServiceInfo scorer, CheckService(scorer_, run_.config, run_.tokenizer.vocab_size(),
+    if (scorer_ == nullptr) return absl::OkStatus();
+    QUARTET_ASSIGN_OR_RETURN(const ServiceInfo scorer, CheckService(*scorer_, run_.config, run_.tokenizer.vocab_size(),
                                                                     run_.config.actor().max_len(), on_loading));
     return CheckCpuKernels({&trainer, &scorer});
   }
 
   absl::StatusOr<OfflineStep> Step(int64_t step, double learning_rate, int64_t begin, int64_t count) override {
     QUARTET_ASSIGN_OR_RETURN(const std::vector<PreferencePair> pairs, pairs_.Take(begin, count));
-    QUARTET_ASSIGN_OR_RETURN(const auto reference, scorer_.ReferenceLogProbs(kTemperature, SequencesOf(pairs)));
+    QUARTET_ASSIGN_OR_RETURN(const auto reference, ReferenceLogProbs(SequencesOf(pairs)));
     std::vector<TrainingSequence> batch = TrainingPairs(pairs);
     for (size_t i = 0; i < batch.size(); ++i) {
       AddArray(kReferenceLogProbs, &batch[i]).Assign(reference[i].begin(), reference[i].end());
@@ -65,9 +69,14 @@ class Dpo final : public OfflineMethod {
   // Within the log-probability of an answer of so many tokens.
   float TokenWeight(size_t tokens) const { return IsIpo() ? 1.0f / static_cast<float>(tokens) : 1.0f; }
 
+  absl::StatusOr<std::vector<std::vector<float>>> ReferenceLogProbs(SequenceSpan sequences) {
+    if (scorer_ != nullptr) return scorer_->ReferenceLogProbs(kTemperature, sequences);
+    return policy_trainer_.LogProbs(kTemperature, sequences, /*without_adapters=*/true);
+  }
+
   // As PairStats has them.
   absl::StatusOr<std::vector<double>> Rewards(SequenceSpan sequences) {
-    QUARTET_ASSIGN_OR_RETURN(const auto reference, scorer_.ReferenceLogProbs(kTemperature, sequences));
+    QUARTET_ASSIGN_OR_RETURN(const auto reference, ReferenceLogProbs(sequences));
     QUARTET_ASSIGN_OR_RETURN(const auto policy, policy_trainer_.LogProbs(kTemperature, sequences));
     std::vector<double> rewards;
     for (size_t i = 0; i < sequences.size(); ++i) {
@@ -83,13 +92,13 @@ class Dpo final : public OfflineMethod {
   PreferencePairs& pairs_;
   PreferencePairs* const held_out_;
   PolicyTrainerClient& policy_trainer_;
-  ScorerClient& scorer_;  // of the reference's log-probabilities
+  ScorerClient* const scorer_;  // of the reference; null: that is the policy without its adapters
 };
 
 }  // namespace
 
 absl::StatusOr<OfflineSummary> RunDpo(const OfflineRun& run, PreferencePairs& pairs, PreferencePairs* held_out,
-                                      PolicyTrainerClient& policy_trainer, ScorerClient& scorer) {
+                                      PolicyTrainerClient& policy_trainer, ScorerClient* scorer) {
   Dpo dpo(run, pairs, held_out, policy_trainer, scorer);
   return RunOffline(run, dpo);
 }

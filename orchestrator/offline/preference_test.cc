@@ -72,7 +72,7 @@ class PreferenceTest : public ::testing::Test {
     return WithPairs(Program::kDpo, "actor",
                      [&](PreferencePairs& pairs, PreferencePairs& held_out, RunFolder& folder, TerminalView& view) {
                        return RunDpo({.config = config_, .tokenizer = tokenizer_, .folder = folder, .view = view},
-                                     pairs, &held_out, **trainer, **scorer);
+                                     pairs, &held_out, **trainer, scorer->get());
                      });
   }
   absl::StatusOr<OfflineSummary> RunRewardModelHere() {

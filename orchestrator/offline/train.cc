@@ -119,8 +119,12 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, con
   }
   QUARTET_ASSIGN_OR_RETURN(const auto policy_trainer, ConnectPolicyTrainer(config, cancellation));
   if (program == Program::kSft) return RunSft(run, *inputs.examples, *policy_trainer);
+  const auto run_dpo = [&](ScorerClient* scorer) {
+    return RunDpo(run, *inputs.pairs, inputs.held_out.get(), *policy_trainer, scorer);
+  };
+  if (ReferenceIsBase(config)) return run_dpo(nullptr);
   QUARTET_ASSIGN_OR_RETURN(const auto scorer, ConnectScorer(config, cancellation));
-  return RunDpo(run, *inputs.pairs, inputs.held_out.get(), *policy_trainer, *scorer);
+  return run_dpo(scorer.get());
 }
 
 }  // namespace

@@ -100,7 +100,12 @@ absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<abs
   QUARTET_RETURN_IF_ERROR(BeforeItBegins(kind.continues ? CheckRunDir(config_, options_.allowed_entry)
                                                         : CheckNewRunDir(config_, options_.allowed_entry)));
   const auto all = [&]() -> absl::Status {
-    for (const Program program : kind.programs) QUARTET_RETURN_IF_ERROR(CheckFor(config_, program));
+    for (const Program program : kind.programs) {
+      QUARTET_RETURN_IF_ERROR(CheckFor(config_, program));
+      if (program == Program::kDpo || (program == Program::kPpo && UsesReference(config_))) {
+        QUARTET_RETURN_IF_ERROR(CheckReferenceIsClear(config_));
+      }
+    }
     if (!options_.trace.empty() && !config_.train().trace_steps().empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("train.trace_steps is ", config_.train().trace_steps(), ", and --trace=", options_.trace,

@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<CanaryNumbers>> AskCanary(const std::string& service,
       rewards.push_back({score.reward()});
     }
     add("rewards", std::move(rewards), true);
-    if (UsesReference(config)) {
+    if (ReferenceOf(config).has_value()) {
       QUARTET_ASSIGN_OR_RETURN(auto log_probs,
                                services.scorer->ReferenceLogProbs(static_cast<float>(temperature), sequences));
       add("the reference's log-probabilities", std::move(log_probs), false);

@@ -81,7 +81,7 @@ std::string DescribeMicroBatches(const RunConfig& config, const std::vector<std:
   const auto add_scored = [&](const char* model, int64_t tokens, int64_t sequences) {
     models.Add(model, tokens > 0 ? UpTo(tokens, config.actor().max_len()) : Sequences(sequences));
   };
-  if (has("scorer") && UsesReference(config)) {
+  if (has("scorer") && ReferenceOf(config).has_value()) {
     add_scored("reference", config.reference().max_tokens_per_micro_batch(), config.actor().micro_rollout_batch_size());
   }
   const bool rewards = std::any_of(config.reward().source().begin(), config.reward().source().end(),

@@ -135,7 +135,7 @@ absl::Status CheckClipOverlap(const AlgorithmConfig& a) {
 }
 
 absl::Status CheckReference(const RunConfig& c) {
-  if (!UsesReference(c)) return absl::OkStatus();
+  if (!ReferenceOf(c).has_value()) return absl::OkStatus();
   const int64_t budget = c.reference().max_tokens_per_micro_batch();
   if (budget == 0 && c.actor().max_tokens_per_micro_batch() == 0) return absl::OkStatus();
   if (budget == 0) {

@@ -49,7 +49,7 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
     return Missing("critic.pretrain", kModelFolder);
   }
   if (ppo || program == Program::kScorer) {
-    const bool reference = UsesReference(config);
+    const bool reference = ReferenceOf(config).has_value();
     if (reference && config.reference().pretrain().empty()) {
       return Missing("reference.pretrain (or actor.pretrain)",
                      absl::StrCat(kModelFolder, "; or set algorithm.kl.init_kl_coef to 0 to do without a reference"));
@@ -58,7 +58,9 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
       return Missing("reward.source", "for example: reward { source { rule: \"exact_match\" } }");
     }
     if (!reference && config.reward().source().empty()) {
-      return Missing("reward.source", "without it and with algorithm.kl.init_kl_coef 0 the scorer has nothing to do");
+      return Missing("reward.source",
+                     "without it and without a reference (algorithm.kl.init_kl_coef 0, or actor.lora without "
+                     "reference.pretrain) the scorer has nothing to do");
     }
   }
   if (ppo) {

@@ -77,7 +77,8 @@ absl::Status CheckEager(const RunConfig& c) {
 absl::Status CheckScorer(const RunConfig& c) {
   if (ScorerHasModels(c)) return absl::OkStatus();
   constexpr char kNoModel[] =
-      "the scorer has no model: algorithm.kl.init_kl_coef is 0, and no reward.source is a model";
+      "the scorer has no model: there is no reference in it (algorithm.kl.init_kl_coef is 0, or actor.lora set without "
+      "reference.pretrain), and no reward.source is a model";
   const ServicePlacement& s = c.services().scorer();
   if (s.device() != "cpu") return NoEffect("services.scorer.device", kNoModel);
   if (s.device_memory_budget() != 0) return NoEffect("services.scorer.device_memory_budget", kNoModel);

@@ -31,6 +31,9 @@ absl::Status AnswerForward(RankGroup& group, const std::string& method, const Mi
     QUARTET_RETURN_IF_ERROR(CheckTemperature(batch.header.temperature()));
     call.set_temperature(batch.header.temperature());
   }
+  if constexpr (requires(HeaderOf<Request> h) { h.without_adapters(); }) {
+    call.set_without_adapters(batch.header.without_adapters());
+  }
   if constexpr (requires(HeaderOf<Request> h) { h.last_token(); }) call.set_last_token(batch.header.last_token());
   std::vector<const TokenSequence*> sequences;
   sequences.reserve(batch.items.size());

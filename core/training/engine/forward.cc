@@ -26,9 +26,12 @@ absl::Status Forward(ShardedModel& model, const ForwardCall& call, const std::ve
   for (const std::vector<const TokenSequence*>& part : micro_batches) {
     const PackedBatch batch = Pack(part, model);
     Outputs outputs;
-    model.Forward(batch.sequences, [&](const at::Tensor& hidden_TD, const at::Tensor& weight) {
-      if (!part.empty()) outputs = head(batch, hidden_TD, weight);
-    });
+    model.Forward(
+        batch.sequences,
+        [&](const at::Tensor& hidden_TD, const at::Tensor& weight) {
+          if (!part.empty()) outputs = head(batch, hidden_TD, weight);
+        },
+        /*with_adapters=*/!call.without_adapters());
     if (part.empty()) continue;
     const at::Tensor values = HostValues(outputs.values).to(at::kFloat).contiguous();
     const float* next = values.const_data_ptr<float>();
