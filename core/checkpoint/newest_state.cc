@@ -1,5 +1,6 @@
 #include "core/checkpoint/newest_state.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
@@ -24,9 +25,11 @@ absl::StatusOr<std::string> FindNewestState(const std::string& run_dir, const st
 
 absl::Status UseNewestState(const TrainConfig& train, const std::string& run_dir, const std::string& name,
                             TrainerConfig* trainer) {
-  if (!train.load_checkpoint() || !trainer->load_checkpoint().empty()) return absl::OkStatus();
+  if (!train.load_checkpoint()) return absl::OkStatus();
+  // The orchestrator has chosen.
+  if (absl::StartsWith(trainer->load_checkpoint(), absl::StrCat(run_dir, "/checkpoints/"))) return absl::OkStatus();
   QUARTET_ASSIGN_OR_RETURN(const std::string folder, FindNewestState(run_dir, name));
-  trainer->set_load_checkpoint(folder);
+  if (!folder.empty()) trainer->set_load_checkpoint(folder);
   QUARTET_LOG(kInfo) << (folder.empty() ? "the run has no checkpoint yet: it begins anew" : "going on from " + folder);
   return absl::OkStatus();
 }

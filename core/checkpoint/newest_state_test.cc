@@ -61,16 +61,20 @@ TEST_F(NewestState, IsMissedByName) {
   EXPECT_THAT(Found(), AllOf(HasSubstr("cannot be continued"), HasSubstr(Checkpoint("step_2/policy_state"))));
 }
 
-TEST_F(NewestState, IsTakenByATrainerThatIsToContinueAndIsNotToldMore) {
-  Save("step_3");
+TEST_F(NewestState, IsTakenByATrainerThatIsToContinueWhateverTheRunBeganWith) {
   const auto taken = [this] {
     TrainerConfig trainer = config_.actor();
     EXPECT_TRUE(UseNewestState(config_.train(), run_, "policy_state", &trainer).ok());
     return trainer.load_checkpoint();
   };
-  EXPECT_EQ(taken(), Checkpoint("step_3/policy_state"));
+  EXPECT_EQ(taken(), "");
   config_.mutable_actor()->set_load_checkpoint("/another");
-  EXPECT_EQ(taken(), "/another");
+  EXPECT_EQ(taken(), "/another") << "the run begins anew";
+  Save("step_3");
+  Save("step_4");
+  EXPECT_EQ(taken(), Checkpoint("step_4/policy_state"));
+  config_.mutable_actor()->set_load_checkpoint(Checkpoint("step_3/policy_state"));
+  EXPECT_EQ(taken(), Checkpoint("step_3/policy_state")) << "the orchestrator has chosen";
   config_.mutable_actor()->clear_load_checkpoint();
   config_.mutable_train()->set_load_checkpoint(false);
   EXPECT_EQ(taken(), "");

@@ -31,6 +31,7 @@
 #include "core/model/scalar_head_check.h"
 #include "core/model/tensor_parallel.h"
 #include "core/run_folder/checkpoint_record.h"
+#include "core/run_folder/checkpoint_search.h"
 #include "core/safetensors/reader.h"
 #include "core/service/ranks/addresses/port_reservation.h"
 #include "core/service/rpc/credentials.h"
@@ -359,11 +360,10 @@ absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>
                                                    ranks));
   }
   QUARTET_RETURN_IF_ERROR(CheckModels(config, services));
-  if (Has(services, "policy_trainer")) {
-    QUARTET_RETURN_IF_ERROR(CheckLoadedState(config, "actor"));
-  }
-  if (Has(services, "critic_trainer")) {
-    QUARTET_RETURN_IF_ERROR(CheckLoadedState(config, "critic"));
+  // A run that goes on reads its own states, which are looked at where it is known which.
+  if (!config.train().load_checkpoint() || !NewestRecord(config.run_dir() + "/checkpoints").has_value()) {
+    if (Has(services, "policy_trainer")) QUARTET_RETURN_IF_ERROR(CheckLoadedState(config, "actor"));
+    if (Has(services, "critic_trainer")) QUARTET_RETURN_IF_ERROR(CheckLoadedState(config, "critic"));
   }
   if (Has(services, "rollout") && config.rollout().has_http()) {
     QUARTET_RETURN_IF_ERROR(CheckHttpFiles(config.rollout().http()));
