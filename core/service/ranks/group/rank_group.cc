@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -215,6 +217,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
  private:
   using Outbox = SerialThread<RankMessage>;
+  using Clock = std::chrono::steady_clock;
   // This rank's end of a lane; nothing of it once the lane has ended.
   struct LaneEnd {
     std::shared_ptr<Outbox> outbox;        // of the leader
@@ -316,6 +319,12 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     ask.set_ask(true);
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, absl::ToChronoNanoseconds(beat_), [this] { return leaving_; })) {
+      if (const absl::Duration pause = SinceBeat(); pause > kMostSilentBeats * beat_) {
+        pause_ = pause;
+        beats_since_pause_ = 0;
+      }
+      ++beats_since_pause_;
+      beat_at_ = Clock::now();
       for (int r = 0; r < world_size(); ++r) {
         LaneEnd& lane = lanes_[r];
         if (!lane.cancel || left_[r]) continue;
@@ -334,8 +343,22 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     }
   }
 
+  absl::Duration SinceBeat() const { return absl::FromChrono(Clock::now() - beat_at_.value_or(Clock::now())); }
+
+  // For how long this rank was stopped, if others may just have given it up for that: what they said of it may be lost
+  // with their ends.
+  absl::Duration OwnPause() const {
+    if (const absl::Duration pause = SinceBeat(); pause > kMostSilentBeats * beat_) return pause;
+    return beats_since_pause_ < kMostSilentBeats ? pause_ : absl::ZeroDuration();
+  }
+
   std::string FateOf(const LaneEnd& lane) const {
-    if (lane.silent_beats <= kMostSilentBeats) return "is gone";
+    if (lane.silent_beats <= kMostSilentBeats) {
+      const absl::Duration pause = OwnPause();
+      if (pause == absl::ZeroDuration()) return "is gone";
+      return absl::StrCat("has ended while this rank did not run, for ",
+                          absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(100))), ": this one was stopped");
+    }
     return absl::StrCat("has not answered for ", absl::FormatDuration(kMostSilentBeats * beat_),
                         ": it is stopped, or its host is gone");
   }
@@ -533,9 +556,12 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::vector<std::string> joined_;         // endpoints, by rank
-  std::vector<LaneEnd> lanes_;              // by rank; a follower has one, to rank 0
-  std::vector<bool> left_;                  // by rank: it has said so, or is given up
+  std::vector<std::string> joined_;              // endpoints, by rank
+  std::vector<LaneEnd> lanes_;                   // by rank; a follower has one, to rank 0
+  std::vector<bool> left_;                       // by rank: it has said so, or is given up
+  std::optional<Clock::time_point> beat_at_;     // the last beat
+  absl::Duration pause_ = absl::ZeroDuration();  // the last one in which this rank did not run, and beats since
+  int beats_since_pause_ = 0;
   std::map<grpc_call*, int> without_join_;  // the leader's lanes whose first message has not come, and their beats
   std::unique_ptr<FollowerEnd> follower_;   // constant from Join on
   bool welcome_ = false;                    // all have joined
