@@ -113,7 +113,8 @@ std::vector<TrainingSequence> MakeTrainingSequences(const std::vector<Experience
 // rollout/log_prob_diff_*.
 void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics);
 
-// reward/*, token_rewards/before_last where tokens have rewards, kl/mean, response_length/mean, critic/explained_variance and tokens/generated.
+// reward/*, token_rewards/before_last where tokens have rewards, kl/mean, response_length/mean,
+// critic/explained_variance and tokens/generated.
 void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics);
 
 }  // namespace quartet
