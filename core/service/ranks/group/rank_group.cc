@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
