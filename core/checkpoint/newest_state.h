@@ -14,8 +14,8 @@ namespace quartet {
 // that verifies. "" where no checkpoint is finished. Where none of those has such a state, the error of the newest.
 absl::StatusOr<std::string> FindNewestState(const std::string& run_dir, const std::string& name);
 
-// With train.load_checkpoint, a trainer starts from there, unless load_checkpoint names a state of that run already. Where
-// there is none yet, load_checkpoint stays: the run begins with it.
+// With train.load_checkpoint, a trainer starts from there, unless load_checkpoint names a state of that run already.
+// Where there is none yet, load_checkpoint stays: the run begins with it.
 absl::Status UseNewestState(const TrainConfig& train, const std::string& run_dir, const std::string& name,
                             TrainerConfig* trainer);
 

@@ -13,9 +13,9 @@
 namespace quartet {
 namespace {
 
+using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using nlohmann::json;
 
 constexpr char kAdaptersOfLlama[] = "core/model/testdata/llama_lora";
 

@@ -118,9 +118,9 @@ std::vector<RunInput> ModelsNamed(const RunConfig& config) {
 // Likewise the files of rows, of each program's.
 std::vector<RunInput> RowsNamed(const RunConfig& config) {
   std::vector<RunInput> inputs;
-  for (const auto& [option, paths] : {std::pair("data.prompt_data", &config.data().prompt_data()),
-                                      std::pair("sft.data", &config.sft().data()),
-                                      std::pair("preference.data", &config.preference().data())}) {
+  for (const auto& [option, paths] :
+       {std::pair("data.prompt_data", &config.data().prompt_data()), std::pair("sft.data", &config.sft().data()),
+        std::pair("preference.data", &config.preference().data())}) {
     for (const std::string& path : *paths) inputs.push_back({.option = option, .path = path, .hashes = {}});
   }
   return inputs;
@@ -128,8 +128,8 @@ std::vector<RunInput> RowsNamed(const RunConfig& config) {
 
 // Null where there is none.
 const RunInput* SameInput(const std::vector<RunInput>& inputs, const RunInput& as) {
-  const auto found = std::ranges::find_if(
-      inputs, [&](const RunInput& one) { return one.option == as.option && one.path == as.path; });
+  const auto found =
+      std::ranges::find_if(inputs, [&](const RunInput& one) { return one.option == as.option && one.path == as.path; });
   return found == inputs.end() ? nullptr : &*found;
 }
 

@@ -55,8 +55,8 @@ struct ChangedInput {
   // rows is another, or one of 64. So it is after rows that end a run were mended.
   bool is_mended = false;
 };
-// What has the same option and path in both, but is not the same, has more parts or fewer, or of which other rows are in
-// use. What could not be read, then or now, is not compared.
+// What has the same option and path in both, but is not the same, has more parts or fewer, or of which other rows are
+// in use. What could not be read, then or now, is not compared.
 std::vector<ChangedInput> ChangedInputs(const std::vector<RunInput>& before, const std::vector<RunInput>& now);
 
 }  // namespace quartet

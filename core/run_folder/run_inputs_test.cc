@@ -161,8 +161,9 @@ TEST_F(RunInputsTest, WithoutAHashLackNothingThatTheRunHas) {
   Json without_rows = whole;
   without_rows.erase(3);
   scratch_.Write("run/inputs.json", without_rows.dump());
-  EXPECT_THAT(std::string(OpenRun(config_, "", ModelInputs(config_), [] { return absl::OkStatus(); }).status().message()),
-              AllOf(HasSubstr("cannot go on"), HasSubstr("data.prompt_data")));
+  EXPECT_THAT(
+      std::string(OpenRun(config_, "", ModelInputs(config_), [] { return absl::OkStatus(); }).status().message()),
+      AllOf(HasSubstr("cannot go on"), HasSubstr("data.prompt_data")));
 }
 
 TEST_F(RunInputsTest, OfAModelThatHasMoreFilesOrFewerAreOthers) {
