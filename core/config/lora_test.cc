@@ -16,8 +16,8 @@ RunConfig LoraLoaded(const std::vector<std::string>& overrides, Program program 
   return config.ok() ? *config : RunConfig();
 }
 
-std::string LoraError(const std::vector<std::string>& overrides) {
-  return std::string(LoadRunConfig("", overrides, "").status().message());
+std::string LoraError(const std::vector<std::string>& overrides, Program program = Program::kPpo) {
+  return std::string(LoadRunConfig("", overrides, "", program).status().message());
 }
 
 TEST(ActorLora, IsThereWhereAnyOfItIsSaid) {
@@ -68,6 +68,13 @@ TEST(ActorLora, HasItsModelForTheReferenceUnlessAnotherIsNamed) {
   EXPECT_NE(LoraError({"actor.pretrain=/m", "actor.lora.r=8", "reference.zero_stage=0"})
                 .find("reference.zero_stage has no effect: actor.lora is set and reference.pretrain is not"),
             std::string::npos);
+}
+
+TEST(ActorLora, LeavesDpoWithoutAScorerUnlessAReferenceIsNamed) {
+  std::vector<std::string> sets = {"actor.lora.r=8", "services.scorer.ranks=2"};
+  EXPECT_EQ(LoraError(sets, Program::kDpo).find("services.scorer.ranks has no effect: actor.lora is set"), 0u);
+  sets.emplace_back("reference.pretrain=/m");
+  EXPECT_EQ(LoraError(sets, Program::kDpo), "");
 }
 
 TEST(ActorLora, IsOfTheActorAlone) {

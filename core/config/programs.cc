@@ -29,10 +29,13 @@ struct ProgramRow {
   // Of a model of which adapters are trained. They begin at 0, and what is right for all weights teaches them next to
   // nothing.
   std::string default_with_lora = {};
+  // If given, it is so only where this holds.
+  bool (*where)(const RunConfig& config) = nullptr;
 };
 
-ProgramRow NotRead(std::vector<std::string> paths, std::vector<Program> programs, std::string why) {
-  return {std::move(paths), std::move(programs), std::move(why), ""};
+ProgramRow NotRead(std::vector<std::string> paths, std::vector<Program> programs, std::string why,
+                   bool (*where)(const RunConfig& config) = nullptr) {
+  return {std::move(paths), std::move(programs), std::move(why), "", "", where};
 }
 
 ProgramRow Default(std::string path, std::vector<Program> programs, std::string text, std::string with_lora = "") {
@@ -69,6 +72,9 @@ std::vector<ProgramRow> MakeRows() {
       NotRead({"critic", "services.critic_trainer"}, {kSft, kDpo}, "there is no critic"),
       NotRead({"actor", "services.policy_trainer"}, {kRewardModel}, "a reward model is the critic"),
       NotRead({"reference", "services.scorer"}, {kSft, kRewardModel}, "there is no reference"),
+      NotRead({"services.scorer"}, {kDpo},
+              "actor.lora is set and reference.pretrain is not, so that the policy trainer answers for the reference",
+              ReferenceIsBase),
       NotRead({"preference"}, {kSft}, "fine-tuning learns from sft.data"),
       NotRead({"sft"}, {kDpo, kRewardModel}, "what learns from pairs reads preference"),
       NotRead({"actor.micro_rollout_batch_size"}, {kSft}, "fine-tuning makes no forward without gradient"),
@@ -137,11 +143,11 @@ void ForEachRow(Program program, const Visit& visit) {
   }
 }
 
-// The rows of what `program` does not read, as needs that never hold.
-std::vector<Need> UnreadBy(Program program) {
+// The rows of what `program` does not read of this configuration, as needs that never hold.
+std::vector<Need> UnreadBy(Program program, const RunConfig& config) {
   std::vector<Need> unread;
   ForEachRow(program, [&](const std::string& path, const ProgramRow& row) {
-    if (row.why.empty()) return;
+    if (row.why.empty() || (row.where != nullptr && !row.where(config))) return;
     unread.push_back({path, [](const RunConfig&) { return false; }, [why = row.why](const RunConfig&) { return why; }});
   });
   return unread;
@@ -179,8 +185,9 @@ absl::StatusOr<Program> ServiceProgram(std::string_view service) {
 
 bool IsRead(Program program, std::string_view path) {
   bool is_read = true;
-  ForEachRow(program,
-             [&](const std::string& unread, const ProgramRow& row) { is_read &= row.why.empty() || unread != path; });
+  ForEachRow(program, [&](const std::string& unread, const ProgramRow& row) {
+    is_read &= row.why.empty() || row.where != nullptr || unread != path;
+  });
   return is_read;
 }
 
@@ -193,11 +200,11 @@ std::string DefaultOf(Program program, std::string_view path) {
 }
 
 void ClearUnread(Program program, RunConfig* config) {
-  for (const Need& unread : UnreadBy(program)) ClearPath(unread.path, config);
+  for (const Need& unread : UnreadBy(program, *config)) ClearPath(unread.path, config);
 }
 
 absl::Status CheckRead(Program program, const RunConfig& written) {
-  const std::vector<Need> rows = UnreadBy(program);
+  const std::vector<Need> rows = UnreadBy(program, written);
   std::vector<const Need*> unread;
   for (const Need& row : rows) unread.push_back(&row);
   return CheckIdle(unread, written, written);

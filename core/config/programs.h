@@ -41,7 +41,8 @@ std::vector<std::string> ServicesOf(Program program, const RunConfig& config);
 // The program of a service's name ("rollout", "policy_trainer", ...).
 absl::StatusOr<Program> ServiceProgram(std::string_view service);
 
-// Whether `program` reads the field, or fields of the message, at `path`, of which it reads what stands above.
+// Whether `program` reads, in some configuration, the field, or fields of the message, at `path`, of which it reads
+// what stands above.
 bool IsRead(Program program, std::string_view path);
 
 // The default, as in text format, that the field at `path` has in `program`; "" where it has none of its own there.

@@ -10,9 +10,8 @@ namespace {
 
 class RewardModel final : public OfflineMethod {
  public:
-  RewardModel(const RunConfig& config, PreferencePairs& pairs, PreferencePairs* held_out,
-              CriticTrainerClient& critic_trainer)
-      : config_(config), pairs_(pairs), held_out_(held_out), critic_trainer_(critic_trainer) {}
+  RewardModel(PreferencePairs& pairs, PreferencePairs* held_out, CriticTrainerClient& critic_trainer)
+      : pairs_(pairs), held_out_(held_out), critic_trainer_(critic_trainer) {}
 
   OfflinePlan plan() const override { return PreferencePlan("reward_model", "reward model", "critic", "critic"); }
   const Dataset& rows() const override { return pairs_.rows(); }
@@ -37,7 +36,6 @@ class RewardModel final : public OfflineMethod {
   }
 
  private:
-  const RunConfig& config_;
   PreferencePairs& pairs_;
   PreferencePairs* const held_out_;
   CriticTrainerClient& critic_trainer_;
@@ -47,7 +45,7 @@ class RewardModel final : public OfflineMethod {
 
 absl::StatusOr<OfflineSummary> RunRewardModel(const OfflineRun& run, PreferencePairs& pairs, PreferencePairs* held_out,
                                               CriticTrainerClient& critic_trainer) {
-  RewardModel reward_model(run.config, pairs, held_out, critic_trainer);
+  RewardModel reward_model(pairs, held_out, critic_trainer);
   return RunOffline(run, reward_model);
 }
 

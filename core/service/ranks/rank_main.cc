@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/trace.h"
@@ -74,7 +75,7 @@ int RunRank(int argc, char** argv, const RankMainOptions& options) {
   const std::string listen = PlacementOf(server_options.config, options.service).listen();
   if (const std::string leader_fd = Environment("QUARTET_LEADER_FD"); !leader_fd.empty()) {
     server_options.leader_file = absl::StrCat("/proc/self/fd/", leader_fd);
-    fcntl(atoi(leader_fd.c_str()), F_SETFD, FD_CLOEXEC);
+    if (int fd = -1; absl::SimpleAtoi(leader_fd, &fd)) fcntl(fd, F_SETFD, FD_CLOEXEC);
   }
   const absl::StatusOr<RankAddresses> addresses = FindRankAddresses(
       options.service, listen, server_options.place, !server_options.leader_file.empty(), Environment("MASTER_ADDR"));

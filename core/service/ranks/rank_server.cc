@@ -156,7 +156,7 @@ class RankServerImpl final : public RankServer {
     }
     if (place.rank == 0 && !options_.leader_file.empty()) {
       std::ofstream file(options_.leader_file);
-      if (!(file << context_.endpoint << std::endl)) {
+      if (!(file << context_.endpoint << "\n" << std::flush)) {
         return absl::UnavailableError(absl::StrCat("cannot write ", options_.leader_file, ", which ranks meet by"));
       }
     }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -26,6 +25,7 @@
 #include "core/service/ranks/group/lane_join.h"
 #include "core/service/ranks/group/lane_parts.h"
 #include "core/service/ranks/group/leader_calls.h"
+#include "core/service/ranks/group/own_pause.h"
 #include "core/service/ranks/group/own_rank.h"
 #include "core/service/ranks/group/serial_thread.h"
 #include "core/service/rpc/end_call.h"
@@ -53,7 +53,8 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
                [this](int rank, RankMessage message) { Tell(rank, std::move(message)); }),
         joined_(context.world_size),
         lanes_(context.world_size),
-        left_(context.world_size) {
+        left_(context.world_size),
+        own_pause_(beat, kMostSilentBeats) {
     joined_[context.rank] = endpoints_[context.rank] = context.endpoint;
   }
 
@@ -216,7 +217,6 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
  private:
   using Outbox = SerialThread<RankMessage>;
-  using Clock = std::chrono::steady_clock;
   // This rank's end of a lane; nothing of it once the lane has ended.
   struct LaneEnd {
     std::shared_ptr<Outbox> outbox;        // of the leader
@@ -318,12 +318,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     ask.set_ask(true);
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, absl::ToChronoNanoseconds(beat_), [this] { return leaving_; })) {
-      if (const absl::Duration pause = SinceBeat(); pause > kMostSilentBeats * beat_) {
-        pause_ = pause;
-        beats_since_pause_ = 0;
-      }
-      ++beats_since_pause_;
-      beat_at_ = Clock::now();
+      own_pause_.Beat();
       for (int r = 0; r < world_size(); ++r) {
         LaneEnd& lane = lanes_[r];
         if (!lane.cancel || left_[r]) continue;
@@ -342,18 +337,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     }
   }
 
-  absl::Duration SinceBeat() const { return absl::FromChrono(Clock::now() - beat_at_.value_or(Clock::now())); }
-
-  // For how long this rank was stopped, if others may just have given it up for that: what they said of it may be lost
-  // with their ends.
-  absl::Duration OwnPause() const {
-    if (const absl::Duration pause = SinceBeat(); pause > kMostSilentBeats * beat_) return pause;
-    return beats_since_pause_ < kMostSilentBeats ? pause_ : absl::ZeroDuration();
-  }
-
   std::string FateOf(const LaneEnd& lane) const {
     if (lane.silent_beats <= kMostSilentBeats) {
-      const absl::Duration pause = OwnPause();
+      // What others said of this rank as they ended may be lost with their ends.
+      const absl::Duration pause = own_pause_.Recent();
       if (pause == absl::ZeroDuration()) return "is gone";
       return absl::StrCat("has ended while this rank did not run, for ",
                           absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(100))), ": this one was stopped");
@@ -555,12 +542,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::vector<std::string> joined_;              // endpoints, by rank
-  std::vector<LaneEnd> lanes_;                   // by rank; a follower has one, to rank 0
-  std::vector<bool> left_;                       // by rank: it has said so, or is given up
-  std::optional<Clock::time_point> beat_at_;     // the last beat
-  absl::Duration pause_ = absl::ZeroDuration();  // the last one in which this rank did not run, and beats since
-  int beats_since_pause_ = 0;
+  std::vector<std::string> joined_;  // endpoints, by rank
+  std::vector<LaneEnd> lanes_;       // by rank; a follower has one, to rank 0
+  std::vector<bool> left_;           // by rank: it has said so, or is given up
+  OwnPause own_pause_;
   std::map<grpc_call*, int> without_join_;  // the leader's lanes whose first message has not come, and their beats
   std::unique_ptr<FollowerEnd> follower_;   // constant from Join on
   bool welcome_ = false;                    // all have joined
