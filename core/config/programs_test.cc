@@ -86,6 +86,7 @@ TEST(Programs, RefuseWhatTheyDoNotRead) {
                           "train.updates_per_batch=2",
                           "train.critic_train_batch_size=2",
                           "train.eval_steps=2",
+                          "train.keep_batches=2",
                           "train.max_log_prob_diff_mean=1",
                           "train.max_upgrade_diff_mean=1",
                           "eval.data=/d",

@@ -54,8 +54,8 @@ class Lines {
   void Value(const char* value) {
     const uintptr_t colon = end_, at = Address(value);
     ordered_ = ordered_ && at > colon;
-    for (uintptr_t i = colon + 1; ordered_ && i < at; ++i) {
-      const char c = *reinterpret_cast<const char*>(i);
+    for (uintptr_t before = 1; ordered_ && before < at - colon; ++before) {
+      const char c = *(value - before);
       ordered_ = c == ' ' || c == '\t';
     }
     end_ = at;

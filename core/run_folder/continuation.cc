@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/config/field_paths.h"
+#include "core/config/programs.h"
 
 namespace quartet {
 namespace {
@@ -19,7 +20,6 @@ namespace {
 constexpr std::string_view kFixed[] = {
     "seed",
     "actor.pretrain",
-    "actor.lora",
     "critic.pretrain",
     "reference.pretrain",
     "rollout.rollout_batch_size",
@@ -46,6 +46,8 @@ constexpr std::string_view kBatch = "train.train_batch_size";
 constexpr std::string_view kFree[] = {"data.source_key", "data.checked_rows", "data.skip_malformed"};
 // Where only one of the two says it the hash of a checkpoint's prompts tells whether they have another.
 constexpr std::string_view kDate = "data.template_date";
+// The shape of what is trained, which no checkpoint has otherwise.
+constexpr std::string_view kShape = "actor.lora";
 // Where things are.
 constexpr std::string_view kPlaces[] = {"run_dir", "train.load_checkpoint", "train.allow_changed_run", "services."};
 
@@ -55,6 +57,13 @@ bool IsOne(const std::string& path, const std::string_view (&of)[n]) {
     return one.back() == '.' ? absl::StartsWith(path, absl::string_view(one.data(), one.size()))
                              : path == one || absl::StartsWith(path, absl::StrCat(std::string(one), "."));
   });
+}
+
+// The program of a run.
+const std::string& ProgramOf(const RunConfig& config) {
+  if (config.has_sft()) return RunProgramName(Program::kSft);
+  if (!config.has_preference()) return RunProgramName(Program::kPpo);
+  return RunProgramName(config.actor().pretrain().empty() ? Program::kRewardModel : Program::kDpo);
 }
 
 }  // namespace
@@ -82,7 +91,19 @@ absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, c
     const bool decides = DecidesWhatIsLearned(path) || (path == kBatch && learns_from_rows);
     if (decides && !may_change) refused.push_back(changes.back());
   };
+  if (ProgramOf(before) != ProgramOf(now)) {
+    return absl::InvalidArgumentError(absl::StrCat("run_dir: ", now.run_dir(), " has a run of the program ",
+                                                   ProgramOf(before), ", with which ", ProgramOf(now),
+                                                   " cannot go on; give another run_dir"));
+  }
   for (const std::string& path : paths) {
+    if (absl::StartsWith(path, absl::StrCat(std::string(kShape), ".")) &&
+        value_in(old, path) != value_in(present, path)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": ", value_in(old, path), " -> ", value_in(present, path),
+                                                     ": the run in ", now.run_dir(),
+                                                     " has adapters as they were set when it began, and goes on with "
+                                                     "those alone; set it as it was, or give another run_dir"));
+    }
     const std::string was = value_in(old, path), is = value_in(present, path);
     if (was == is || IsOne(path, kPlaces)) continue;
     add(path, absl::StrCat(was, " -> ", is), path == kDate && (was == nothing || is == nothing));

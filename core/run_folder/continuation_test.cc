@@ -70,5 +70,22 @@ TEST(Continuation, RefusesAnotherModelOrOtherDataByName) {
   }
 }
 
+TEST(Continuation, IsOfTheSameProgramAndOfAdaptersOfTheSameShape) {
+  const auto error = [](const RunConfig& before, const RunConfig& now) {
+    return std::string(ChangesOfRun(before, now, {}).status().message());
+  };
+  const auto of_sft = [](std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), {"run_dir=/runs/a", "actor.pretrain=/models/a", "sft.data=/rows.jsonl"});
+    return LoadRunConfig("", overrides, "", Program::kSft).value();
+  };
+  const std::vector<std::string> anyway = {"train.load_checkpoint=true", "train.allow_changed_run=true"};
+  EXPECT_THAT(error(With({}), of_sft(anyway)), HasSubstr("has a run of the program ppo, with which sft cannot go on"));
+  EXPECT_THAT(error(of_sft({}), With(anyway)), HasSubstr("has a run of the program sft, with which ppo cannot go on"));
+  EXPECT_THAT(error(of_sft({"actor.lora.r=4"}), of_sft({"actor.lora.r=8", anyway[0], anyway[1]})),
+              AllOf(HasSubstr("actor.lora.r: 4 -> 8: the run in /runs/a"), Not(HasSubstr("allow_changed_run"))));
+  EXPECT_THAT(error(of_sft({}), of_sft({"actor.lora.r=8", anyway[0], anyway[1]})), HasSubstr("nothing -> "));
+  EXPECT_EQ(error(of_sft({"actor.lora.r=8"}), of_sft({"actor.lora.r=8", anyway[0]})), "");
+}
+
 }  // namespace
 }  // namespace quartet

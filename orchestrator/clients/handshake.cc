@@ -59,6 +59,11 @@ std::vector<std::string> Differences(const ServiceInfo& info, const RunConfig& c
     if (config.train().load_checkpoint() && absl::EndsWith(field, ".load_checkpoint")) continue;
     const std::string &ours = here[field], &theirs = there[field];
     if (ours == theirs || AreOnePath(ours, theirs)) continue;
+    // A reference that this run does not ask for, as an evaluation of what a run trains.
+    if (ours.empty() && info.service() == "scorer" &&
+        (absl::StartsWith(field, "reference.") || field == "actor.micro_rollout_batch_size")) {
+      continue;
+    }
     // A later build's own, which the run cannot have set.
     if (!IsFieldPath(field, *RunConfig::descriptor())) continue;
     differences.push_back(absl::StrCat(field, " is ", theirs.empty() ? "not set" : theirs, " there and ",

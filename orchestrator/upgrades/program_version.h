@@ -21,6 +21,6 @@ struct ProgramVersion {
 // DEADLINE_EXCEEDED where it has not answered after `timeout`, which leaves room for libraries that come from afar.
 // `proceed` is asked again and again; its error ends the asking.
 absl::StatusOr<ProgramVersion> ReadProgramVersion(const std::string& path, const std::function<absl::Status()>& proceed,
-                                                  absl::Duration timeout = absl::Minutes(2));
+                                                  absl::Duration timeout = absl::Seconds(30));
 
 }  // namespace quartet

@@ -94,6 +94,8 @@ void Upgrades::WriteEvent(const std::string& kind, const std::string& text, cons
 absl::Status Upgrades::CheckPrograms(const std::string& service, const std::string& folder) const {
   QUARTET_RETURN_IF_ERROR(CheckHasPrograms(service, folder));
   const std::string path = absl::StrCat(folder, "/", service, "/", service);
+  // A run that is asked to end waits for no program.
+  const Cancellation::GiveUpScope may_be_left(&context_.cancellation);
   QUARTET_ASSIGN_OR_RETURN(const ProgramVersion version,
                            ReadProgramVersion(path, [this] { return context_.cancellation.status(); }));
   return CheckProtocol(path, version.text, version.min_protocol, version.protocol);

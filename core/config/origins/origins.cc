@@ -62,6 +62,26 @@ absl::StatusOr<RunConfig> ReadFileOf(const ConfigSources& sources) {
   return file;
 }
 
+// That the file leaves something to the preset, unless both say the same: that of a run sets everything.
+absl::Status CheckPresetHolds(const ConfigSources& sources, const RunConfig& file) {
+  if (sources.preset.empty() || sources.file.empty()) return absl::OkStatus();
+  QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(sources.preset));
+  RunConfig together = preset;
+  MakeWayFor(file, &together);
+  together.MergeFrom(file);
+  const std::map<std::string, std::string> by_file = FlatFields(file), by_both = FlatFields(together);
+  bool differs = false;
+  for (const auto& [path, value] : FlatFields(preset)) {
+    const auto found = by_both.find(path);
+    if (found != by_both.end() && !by_file.contains(path)) return absl::OkStatus();
+    differs |= found == by_both.end() || found->second != value;
+  }
+  if (!differs) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--preset is ", sources.preset, ", and has no effect: ", sources.file,
+                                                 " sets all that it sets, as the run.textproto of a run does; give the "
+                                                 "file that the run was started with, or set fields with --set"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<FieldAside>> LeftAside(const ConfigSources& sources) {
@@ -106,6 +126,7 @@ absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std:
     config.MergeFrom(preset);
   }
   QUARTET_ASSIGN_OR_RETURN(RunConfig written, ReadFileOf(sources));
+  QUARTET_RETURN_IF_ERROR(CheckPresetHolds(sources, written));
   MakeWayFor(written, &config);
   config.MergeFrom(written);
   QUARTET_RETURN_IF_ERROR(ApplyOverrides(sources.overrides, &config));

@@ -126,6 +126,56 @@ TEST(ConfigSources, WhatIsSetLaterTakesThePlaceOfTheOtherOfAPair) {
               HasSubstr("train.num_episodes has no effect: train.max_steps is set"));
 }
 
+TEST(ConfigSources, APresetOfWhichAFileLeavesNothingIsRefused) {
+  const auto error = [](const std::string& preset, const std::string& file) {
+    return std::string(LoadRunConfig({.preset = preset, .file = file}, "").status().message());
+  };
+  const auto run = [](const std::string& preset) {
+    return Written(preset + "_run.textproto", PrintRunConfig(LoadRunConfig({.preset = preset}, "").value()));
+  };
+  EXPECT_THAT(error("dr_grpo", run("grpo")), AllOf(::testing::StartsWith("--preset is dr_grpo, and has no effect: "),
+                                                   HasSubstr("give the file that the run was started with")));
+  EXPECT_EQ(error("grpo", Written("own.textproto", "algorithm { eps_clip: 0.3 }\n")), "");
+}
+
+// It is given the file of a whole run, of which it reads its part.
+TEST(ConfigSources, AnEvaluationRefusesWhatIsSetForItAndIsNotRead) {
+  const auto error = [](const std::string& file, const std::vector<std::string>& overrides) {
+    return std::string(
+        LoadRunConfig({.file = file, .overrides = overrides, .program = Program::kEvaluate}, "").status().message());
+  };
+  std::vector<std::string> all = {"rollout.temperature=0.5",
+                                  "rollout.n_samples_per_prompt=2",
+                                  "data.prompt_data=/d",
+                                  "data.max_samples=1",
+                                  "sft.data=/d",
+                                  "preference.beta=1",
+                                  "actor.learning_rate=1",
+                                  "actor.ema_decay=0.5",
+                                  "actor.dtype=fp32",
+                                  "actor.zero_stage=2",
+                                  "critic.pretrain=/m",
+                                  "reference.pretrain=/m",
+                                  "algorithm.gamma=1",
+                                  "algorithm.kl.init_kl_coef=0.5",
+                                  "train.eval_steps=1",
+                                  "train.max_steps=1",
+                                  "train.keep_batches=1",
+                                  "monitor.listen=127.0.0.1:0",
+                                  "services.policy_trainer.ranks=2"};
+  for (const std::string& set : all) {
+    EXPECT_THAT(error("", {set}), ::testing::StartsWith(set.substr(0, set.find('=')) + " has no effect: ")) << set;
+  }
+  RunConfig run;
+  ASSERT_TRUE(ApplyOverrides(all, &run).ok());
+  EXPECT_EQ(error(Written("of_a_run.textproto", PrintRunConfig(run)), {}), "");
+  EXPECT_EQ(
+      error("", {"actor.pretrain=/m", "actor.max_len=9", "eval.data=/d", "eval.temperature=1",
+                 "rollout.generate_max_len=9", "rollout.stop_token_ids=1", "data.input_key=q", "data.source_key=s",
+                 "reward.source.0.rule=number", "train.call_timeout_seconds=5", "services.rollout.ranks=2", "seed=5"}),
+      "");
+}
+
 TEST(ConfigSources, AnEmptyValueUnsetsAFieldAListOrAGroup) {
   const std::string file = Written("set.textproto",
                                    "train { max_steps: 7 num_episodes: 0 }\nrollout { temperature: 0.5 }\n"
