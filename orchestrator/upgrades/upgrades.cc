@@ -148,6 +148,7 @@ absl::StatusOr<std::string> Upgrades::TakeOn(const std::string& service, const B
     QUARTET_RETURN_IF_ERROR(TakeWeights(*context_.services.rollout, step, *boundary.published).status());
     weights = absl::StrCat("; it has weights ", boundary.policy_version);
   }
+  if (info.http_url() != before.info.http_url()) absl::StrAppend(&weights, "; it answers HTTP at ", info.http_url());
   QUARTET_ASSIGN_OR_RETURN(
       const std::vector<CanaryNumbers> answers,
       AskCanary(service, context_.config, context_.services, boundary.canary, boundary.policy_version));
