@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -17,6 +19,7 @@
 
 #include "core/model/testing/edited_folder.h"
 #include "core/safetensors/reader.h"
+#include "core/safetensors/writer.h"
 
 namespace quartet {
 namespace {
@@ -115,10 +118,11 @@ std::vector<Element> ModelGolden(const std::string& model, const std::string& na
   return values;
 }
 
-void ExpectLogProbsOfGoldenLogits(const std::string& model) {
+// `of` is where what was computed elsewhere stands, if not beside the model.
+void ExpectLogProbsOfGoldenLogits(const std::string& model, const std::string& of = "") {
   constexpr int kSequences = 2, kLength = 13;
-  const auto ids = ModelGolden<int64_t>(model, "ids");
-  const auto logits = ModelGolden<float>(model, "logits");
+  const auto ids = ModelGolden<int64_t>(of.empty() ? model : of, "ids");
+  const auto logits = ModelGolden<float>(of.empty() ? model : of, "logits");
   ASSERT_EQ(ids.size(), kSequences * kLength);
   const size_t vocabulary = logits.size() / ids.size();
 
@@ -177,15 +181,205 @@ TEST(LogProbsTest, NameTheLineAndTheIdThatIsNotInTheVocabulary) {
   EXPECT_THAT(outcome.errors, HasSubstr("standard input, line 1: id -5 at index 1 is not an integer in [0, "));
 }
 
-// Of tools/golden/make_gguf.py: a GGUF file, and what transformers makes of it.
-const std::string kGguf = "tools/model/testdata/gguf/";
+// Of tools/golden/make_merged_lora.py: what peft makes of the adapters of core/model/testdata.
+const std::string kMerged = "tools/model/testdata/merged_lora/";
+constexpr const char* kAdapters[] = {"llama_lora",   "llama_biases_lora", "qwen3_lora",
+                                     "granite_lora", "olmo2_lora",        "llama_critic_lora"};
 
 // A path at which nothing is.
-std::string Target() {
-  const std::string folder = testing::TempDir() + "/imported";
+std::string NewPath(const std::string& name) {
+  const std::string folder = testing::TempDir() + "/" + name;
   std::filesystem::remove_all(folder);
   return folder;
 }
+
+std::string AdaptersOf(const std::string& name) { return "core/model/testdata/" + name; }
+
+// A copy of the adapters with `fields` in their adapter_config.json.
+std::string EditedAdapters(const std::string& name, const json& fields) {
+  const std::string copy = NewPath("edited_adapters"), config = copy + "/adapter_config.json";
+  std::filesystem::create_directories(copy);
+  std::filesystem::copy_file(AdaptersOf(name) + "/adapter_model.safetensors", copy + "/adapter_model.safetensors");
+  json object = json::parse(ReadAll(AdaptersOf(name) + "/adapter_config.json"));
+  object.update(fields);
+  std::ofstream(config) << object;
+  return copy;
+}
+
+// The elements of a tensor of fp32 or bf16.
+std::vector<float> ElementsOf(const CheckpointReader& reader, const std::string& tensor) {
+  const TensorInfo& info = reader.tensors().at(tensor);
+  std::vector<char> bytes(info.bytes);
+  EXPECT_TRUE(reader.ReadRange(tensor, 0, info.numel(), bytes.data()).ok());
+  std::vector<float> values(info.numel());
+  for (int64_t i = 0; i < info.numel(); ++i) {
+    uint32_t bits = 0;
+    if (info.dtype == Dtype::kF32) {
+      std::memcpy(&bits, bytes.data() + 4 * i, 4);
+    } else {
+      EXPECT_EQ(info.dtype, Dtype::kBF16) << tensor;
+      std::memcpy(reinterpret_cast<char*>(&bits) + 2, bytes.data() + 2 * i, 2);
+    }
+    std::memcpy(&values[i], &bits, 4);
+  }
+  return values;
+}
+
+TEST(MergeLoraTest, MakesTheWeightsThatPeftMakesInTheTypeOfTheModelOrInAnother) {
+  for (const std::string name : kAdapters) {
+    for (const std::string flag : {"", "--dtype=bf16 "}) {
+      SCOPED_TRACE(name + flag);
+      const std::string target = NewPath("merged");
+      const Outcome outcome = RunTool("merge_lora " + flag + "--model=" + AdaptersOf(name) + " --to=" + target, {});
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;
+      const auto expected = CheckpointReader::OpenFile(kMerged + name + ".safetensors");
+      const auto found = CheckpointReader::Open(target);
+      ASSERT_TRUE(expected.ok() && found.ok()) << expected.status() << found.status();
+      EXPECT_EQ((*found)->tensors().size(), (*expected)->tensors().size());
+      const float tolerance = flag.empty() ? 1e-6F : 0x1.01p-8F;  // half of a last bit
+      for (const auto& [tensor, info] : (*expected)->tensors()) {
+        ASSERT_TRUE((*found)->tensors().contains(tensor)) << tensor;
+        EXPECT_EQ((*found)->tensors().at(tensor).shape, info.shape) << tensor;
+        const std::vector<float> theirs = ElementsOf(**expected, tensor), ours = ElementsOf(**found, tensor);
+        for (size_t i = 0; i < theirs.size(); ++i) {
+          ASSERT_NEAR(ours[i], theirs[i], tolerance * std::abs(theirs[i]) + 1e-6F) << tensor << " at " << i;
+        }
+      }
+      const json config = json::parse(ReadAll(target + "/config.json"));
+      EXPECT_EQ(config.at("torch_dtype"), flag.empty() ? "float32" : "bfloat16");
+      EXPECT_FALSE(std::filesystem::exists(target + "/adapter_config.json"));
+    }
+  }
+}
+
+TEST(MergeLoraTest, MakesAModelWhoseLogitsAreThoseOfPeft) {
+  for (const std::string name : {"llama_lora", "granite_lora"}) {
+    const std::string target = NewPath("merged");
+    const Outcome outcome = RunTool("merge_lora --model=" + AdaptersOf(name) + " --to=" + target, {});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;
+    EXPECT_TRUE(std::filesystem::exists(target + "/generation_config.json"));
+    ExpectLogProbsOfGoldenLogits(target, AdaptersOf(name));
+  }
+}
+
+TEST(MergeLoraTest, TellsWhatPartOfTheUpdateRoundingHasLost) {
+  const json expected = json::parse(ReadAll(kMerged + "lost.json"));
+  for (const std::string name : kAdapters) {
+    for (const std::string dtype : {"bf16", "fp16"}) {
+      SCOPED_TRACE(name + " " + dtype);
+      const Outcome outcome =
+          RunTool("merge_lora --dtype=" + dtype + " --model=" + AdaptersOf(name) + " --to=" + NewPath("merged"), {});
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;
+      EXPECT_EQ(outcome.errors, "");
+      const json& lost = expected.at(name).at(dtype);
+      double sum = 0, most = 0;
+      std::string in;
+      for (const auto& [product, part] : lost.items()) {
+        sum += part.get<double>();
+        if (part > most) in = product;
+        most = std::max(most, part.get<double>());
+      }
+      const json told = outcome.lines.at(0);
+      EXPECT_EQ(told.at("dtype"), dtype);
+      EXPECT_EQ(told.at("products"), lost.size());
+      EXPECT_NEAR(told.at("lost").at("mean").get<double>(), sum / lost.size(), 1e-3 * sum / lost.size());
+      EXPECT_NEAR(told.at("lost").at("most").get<double>(), most, 1e-3 * most);
+      EXPECT_EQ(told.at("lost").at("in"), in);
+    }
+  }
+}
+
+TEST(MergeLoraTest, WarnsWhereRoundingLosesTheUpdate) {
+  const std::string adapters = EditedAdapters("llama_lora", {{"lora_alpha", 0.01}});
+  const auto merge = [&](const std::string& dtype) {
+    return RunTool("merge_lora --dtype=" + dtype + " --model=" + adapters + " --to=" + NewPath("merged"), {});
+  };
+  const Outcome bf16 = merge("bf16");
+  EXPECT_EQ(bf16.exit_code, 0) << bf16.errors;
+  EXPECT_GT(bf16.lines.at(0).at("lost").at("mean"), 0.5);
+  EXPECT_THAT(bf16.errors, HasSubstr("warning: rounding to bf16 has lost "));
+  EXPECT_THAT(bf16.errors, HasSubstr(bf16.lines.at(0).at("lost").at("in").get<std::string>()));
+  const Outcome fp32 = merge("fp32");
+  EXPECT_LT(fp32.lines.at(0).at("lost").at("most"), 0.001);
+  EXPECT_EQ(fp32.errors, "");
+}
+
+TEST(MergeLoraTest, SaysThatAdaptersAddNothing) {
+  const std::string adapters = EditedAdapters("llama_lora", {{"lora_alpha", 0}});
+  const Outcome outcome = RunTool("merge_lora --model=" + adapters + " --to=" + NewPath("merged"), {});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.errors;
+  EXPECT_EQ(outcome.lines.at(0).at("changed"), 0);
+  EXPECT_THAT(outcome.errors, HasSubstr("the adapters add nothing"));
+}
+
+TEST(MergeLoraTest, TakesTheTokenizerOfTheAdaptersOrElseThatOfTheModel) {
+  const std::string base = EditedFolder(kModel, json::object());
+  const std::string adapters = EditedAdapters("llama_lora", {{"base_model_name_or_path", base}});
+  const auto tokenizer = [&] {
+    const std::string target = NewPath("merged");
+    const Outcome outcome = RunTool("merge_lora --model=" + adapters + " --to=" + target, {});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.errors;
+    EXPECT_TRUE(std::filesystem::exists(target + "/generation_config.json"));
+    return ReadAll(target + "/tokenizer.json");
+  };
+  std::ofstream(base + "/tokenizer.json") << "of the model";
+  EXPECT_EQ(tokenizer(), "of the model");
+  std::ofstream(adapters + "/tokenizer.json") << "of the adapters";
+  EXPECT_EQ(tokenizer(), "of the adapters");
+}
+
+// A copy of the folder in which one tensor is bf16.
+std::string OfTwoTypes(const std::string& model, const std::string& tensor) {
+  const std::string copy = EditedFolder(model, json::object()), path = copy + "/model.safetensors";
+  const auto reader = *CheckpointReader::Open(model);
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const auto& [name, info] : reader->tensors()) {
+    entries.push_back({name, name == tensor ? Dtype::kBF16 : info.dtype, info.shape});
+  }
+  std::filesystem::remove(path);
+  const auto writer = *SafetensorsWriter::Create(path, entries);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const TensorInfo& info = reader->tensors().at(entries[i].name);
+    const std::vector<char> zeros(info.numel() * DtypeSize(entries[i].dtype));
+    EXPECT_TRUE(writer->Write(static_cast<int>(i), 0, zeros.data(), zeros.size()).ok());
+  }
+  EXPECT_TRUE(writer->Close().ok());
+  return copy;
+}
+
+TEST(MergeLoraTest, NamesWhatIsWrongAndLeavesNothingBehind) {
+  const std::string mixed = OfTwoTypes(kModel, "model.norm.weight");
+  const std::string target = NewPath("merged");
+  const auto errors = [&](const std::string& adapters, const std::string& flags = "") {
+    const Outcome outcome = RunTool("merge_lora --model=" + adapters + " --to=" + target + flags, {});
+    EXPECT_EQ(outcome.exit_code, 1) << adapters;
+    EXPECT_FALSE(std::filesystem::exists(target)) << adapters;
+    for (const auto& entry : std::filesystem::directory_iterator(testing::TempDir())) {
+      EXPECT_THAT(entry.path().filename().string(), Not(StartsWith("merged"))) << adapters;
+    }
+    return outcome.errors;
+  };
+  EXPECT_THAT(errors(kModel), HasSubstr("it must be a folder of adapters as PEFT writes it"));
+  EXPECT_THAT(errors(EditedAdapters("llama_lora", {{"base_model_name_or_path", "nowhere"}})),
+              HasSubstr("adapter_config.json: base_model_name_or_path is \"nowhere\""));
+  EXPECT_THAT(errors(EditedAdapters("llama_lora", {{"r", 4}})),
+              HasSubstr("has shape [8, 32], the model needs [4, 32]"));
+  EXPECT_THAT(errors(EditedAdapters("llama_lora", {{"target_modules", {"q_proj"}}})),
+              HasSubstr("adapter_model.safetensors: there is no place for the tensor "));
+  EXPECT_THAT(errors(EditedAdapters("llama_lora", {{"lora_alpha", 1e6}, {"use_rslora", true}}), " --dtype=fp16"),
+              HasSubstr(" has elements that are no finite numbers in fp16"));
+  EXPECT_THAT(errors(EditedAdapters("llama_lora", {{"base_model_name_or_path", mixed}})),
+              HasSubstr("model.norm.weight is BF16; say with --dtype which type is to be written"));
+  EXPECT_THAT(RunTool("merge_lora --model=x", {}).errors, HasSubstr("--to=DIR is missing"));
+  std::filesystem::create_directories(target);
+  EXPECT_THAT(RunTool("merge_lora --model=" + AdaptersOf("llama_lora") + " --to=" + target, {}).errors,
+              HasSubstr("exists already"));
+}
+
+// Of tools/golden/make_gguf.py: a GGUF file, and what transformers makes of it.
+const std::string kGguf = "tools/model/testdata/gguf/";
+
+std::string Target() { return NewPath("imported"); }
 
 // Runs tools/import_gguf on a file of `bytes`.
 Outcome ImportBytes(const std::string& bytes, const std::string& target) {
