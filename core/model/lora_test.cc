@@ -103,6 +103,17 @@ TEST(LoraConfig, SaysWhereItsModelIsNoFolder) {
   EXPECT_FALSE(ReadAdapters({{"base_model_name_or_path", kAdaptersOfLlama}}).ok());
 }
 
+TEST(LoraConfig, IsNamedWhereTheFolderOfItsCheckpointIsGiven) {
+  const std::string run = testing::TempDir() + "/run_of_adapters", policy = run + "/checkpoints/latest/policy";
+  std::filesystem::create_directories(policy);
+  std::ofstream(policy + "/adapter_config.json") << "{}";
+  for (const std::string& folder : {run, run + "/checkpoints", run + "/checkpoints/latest"}) {
+    const absl::Status status = ReadModelConfig(folder).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+    EXPECT_NE(status.message().find("there is one in " + policy), std::string::npos) << status;
+  }
+}
+
 TEST(LoraConfig, OfASequenceClassifierBringsTheHead) {
   const absl::StatusOr<ModelConfig> config = ReadModelConfig("core/model/testdata/llama_critic_lora");
   ASSERT_TRUE(config.ok()) << config.status();

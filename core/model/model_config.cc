@@ -283,7 +283,8 @@ std::string ModelsIn(const std::string& folder) {
     for (const char* name : {"/policy", "/critic"}) {
       std::string model = absl::StrCat(folder, to_checkpoint, name);
       std::error_code error;
-      if (std::filesystem::exists(model + "/config.json", error)) models.push_back(std::move(model));
+      if (!std::filesystem::exists(model + "/config.json", error) && !IsAdapterFolder(model)) continue;
+      models.push_back(std::move(model));
     }
   }
   return models.empty() ? "" : "; there is one in " + absl::StrJoin(models, ", and in ");
