@@ -56,6 +56,9 @@ std::string KeyOf(const RunConfig& config, const std::string& service, int rank,
     const int micro_batch = config.actor().micro_rollout_batch_size();
     relevant.clear_actor();
     relevant.mutable_actor()->set_micro_rollout_batch_size(service == "scorer" ? micro_batch : 0);
+    if (service == "rollout" && config.actor().has_lora()) {
+      *relevant.mutable_actor()->mutable_lora() = config.actor().lora();
+    }
   }
   if (service != "rollout") {
     RolloutConfig& shape = *relevant.mutable_rollout();

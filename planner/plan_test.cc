@@ -122,7 +122,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"critic_trainer",
              {"preference.data=pairs.jsonl", "critic.max_tokens_per_micro_batch=1024", "train.train_batch_size=3",
               "critic.dtype=fp32"},
-             Program::kRewardModel}));
+             Program::kRewardModel},
+        Case{"policy_trainer", {"actor.lora.r=8"}}, Case{"policy_trainer", {"actor.lora.r=8", "actor.zero_stage=2"}},
+        Case{"policy_trainer", {"actor.lora.r=8", "actor.zero_stage=0", "actor.gradient_checkpointing=false"}},
+        Case{"policy_trainer", {"actor.lora.r=8", "actor.adam_offload=true", "actor.offload_param=true"}},
+        Case{"policy_trainer", {"actor.lora.r=8", "actor.lora.target_modules=q_proj,down_proj", "actor.dtype=fp32"}},
+        Case{"policy_trainer", {"actor.lora.r=8", "sft.data=rows.jsonl"}, Program::kSft},
+        Case{"policy_trainer", {"actor.lora.r=8", "preference.data=pairs.jsonl"}, Program::kDpo},
+        Case{"rollout", {"actor.lora.r=8"}},
+        Case{"rollout", {"actor.lora.r=8", "rollout.zero_stage=3", "rollout.dtype=fp32"}},
+        Case{"rollout", {"actor.lora.r=8", "rollout.tensor_parallel_size=2"}}));
 
 // Runs one forward of a sharded model in which a gathered group is held or not; what its ledger tells.
 RankUse ForwardWith(const RunConfig& config, const RankContext& context, bool leak) {
@@ -310,6 +319,35 @@ TEST(Plan, CountsThePolicysForwardsWhereverOldLogProbabilitiesComeFrom) {
     return use->traffic.at(0).sent_bytes;
   };
   EXPECT_EQ(sent("rollout"), sent("trainer"));
+}
+
+TEST(Plan, CountsTheForwardsOfAReferenceThatThePolicyTrainerAnswersFor) {
+  const std::string model = NewModel();
+  const auto sent = [&](const std::string& kl) {
+    const auto use =
+        RunRankDry(Config(model, {"actor.lora.r=8", "algorithm.kl.init_kl_coef=" + kl}), "policy_trainer", 0, {});
+    EXPECT_TRUE(use.ok()) << use.status();
+    return use->traffic.at(0).sent_bytes;
+  };
+  // 4 forwards of a rank, and for each of two ranks half of all other parameters than are adapters' is the other's.
+  const int64_t parameters = 2 * 2048 * 256 + 256 + 4 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 704 + 2 * 256);
+  EXPECT_NEAR(static_cast<double>(sent("0.01") - sent("0")), 4.0 * parameters * 2 / 2, 0.01 * 4 * parameters);
+}
+
+TEST(Plan, ARolloutTakesInAdaptersAloneWhateverWasPlannedBefore) {
+  const std::string model = NewModel();
+  Planner planner({"rollout"}, {});
+  const auto staged = [&](const std::vector<std::string>& overrides) {
+    const auto plan = planner.MakePlan(OnGpus(model, int64_t{1} << 40, overrides));
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan->services.at(0).use.host().categories[static_cast<int>(MemoryCategory::kParameters)];
+  };
+  const int64_t whole = staged({});
+  // A and B of seven products in four blocks, bf16.
+  const int64_t numbers = 4 * (2 * (256 + 256) + 2 * (256 + 128) + 3 * (256 + 704));
+  EXPECT_EQ(staged({"actor.lora.r=8", "services.scorer="}), numbers * 8 * 2);
+  EXPECT_EQ(staged({"actor.lora.r=16", "services.scorer="}), numbers * 16 * 2);
+  EXPECT_EQ(staged({}), whole);
 }
 
 TEST(Plan, KeepsPlacedServicesApart) {

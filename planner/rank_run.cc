@@ -229,7 +229,9 @@ absl::Status Train(const RunConfig& config, Program program, const TrainerConfig
   const Volumes after_one = VolumesOf(engine.Info());
   QUARTET_RETURN_IF_ERROR(update(training.micro_batches > 1 ? 2 : 1));
   const Volumes after_two = VolumesOf(engine.Info());
-  AddTraffic(before, after_forward, forwards.micro_batches, sent);
+  const bool is_asked_twice = program == Program::kPpo && context.service == "policy_trainer" &&
+                              UsesReference(config) && ReferenceIsBase(config);  // as the reference, too
+  AddTraffic(before, after_forward, (is_asked_twice ? 2 : 1) * forwards.micro_batches, sent);
   const int64_t updates = CeilDivide(SequencesPerBatch(config), steps.batch_size) * steps.epochs;
   const int64_t further = updates * (training.micro_batches - 1);
   AddTraffic(after_forward, after_one, updates - further, sent);

@@ -57,9 +57,17 @@ double ForwardFlops(const Shape& shape, const Lengths& lengths) {
   return BlockFlops(shape, lengths) + shape.work.HeadFlops(lengths.answer);
 }
 
-// A backward pass computes two products for each of the forward's; what is not kept is computed again before it.
-double TrainFlops(const Shape& shape, const Lengths& lengths, bool gradient_checkpointing) {
-  return (gradient_checkpointing ? 4 : 3) * BlockFlops(shape, lengths) + 4 * shape.work.HeadFlops(lengths.answer);
+// A backward pass computes two products for each of the forward's, but for a matrix that is not trained one; what is
+// not kept is computed again before it. What adapters themselves take is left out.
+double TrainFlops(const Shape& shape, const Lengths& lengths, const TrainerConfig& trainer) {
+  Shape attention = shape;
+  attention.work.block_weights = 0;
+  const bool trains_matrices = !trainer.has_lora();
+  const double forward = BlockFlops(shape, lengths);
+  const double of_matrices = trains_matrices ? forward - BlockFlops(attention, lengths) : 0;
+  const double backward = forward + BlockFlops(attention, lengths) + of_matrices;
+  return (trainer.gradient_checkpointing() ? 2 : 1) * forward + backward +
+         (trains_matrices ? 4 : 3) * shape.work.HeadFlops(lengths.answer);
 }
 
 void Add(double flops, const Shape& shape, ServiceTime* time) {
@@ -130,7 +138,7 @@ absl::StatusOr<StepTime> EstimateStep(const RunConfig& config, const Plan& plan,
     const auto add_trainer = [&](const TrainerConfig& trainer, HeadKind head, int epochs) -> absl::Status {
       QUARTET_RETURN_IF_ERROR(add_forward(trainer.pretrain(), head, trainer.dtype()));
       QUARTET_ASSIGN_OR_RETURN(const Shape shape, ShapeOf(trainer.pretrain(), head, trainer.dtype(), rates));
-      Add(epochs * own * TrainFlops(shape, lengths, trainer.gradient_checkpointing()), shape, &time);
+      Add(epochs * own * TrainFlops(shape, lengths, trainer), shape, &time);
       return absl::OkStatus();
     };
     if (service.service == "rollout") {

@@ -55,6 +55,14 @@ TEST(StepTime, CountsTwoOperationsAWeightAndTokenAndThoseOfAttention) {
   EXPECT_NEAR(times["policy_trainer"].computing_seconds, times["policy_trainer"].flops / 1e11, 1e-9);
 }
 
+TEST(StepTime, OfAModelThatIsNotTrainedNoGradientsOfMatricesAreComputed) {
+  auto times = ByName(Estimated({"actor.lora.r=8", "services.scorer="}));
+  const double forward = kBlockForward + kHeadForward;
+  // Forward; forward as the reference; forward, again, and backward, where attention and head have two and one product.
+  EXPECT_NEAR(times["policy_trainer"].flops, kOwn * (2 * forward + 4 * forward - 2 * kBlocks * 512 - kHeadForward), 1);
+  EXPECT_FALSE(times.contains("scorer"));
+}
+
 TEST(StepTime, TrainersComputeAPromptOnceForItsSamples) {
   auto times = ByName(Estimated({"rollout.n_samples_per_prompt=4"}));  // 8 sequences a rank
   const double pairs = 256 * 256 / 2. / 4 + 256 * (256 + 128);
