@@ -245,7 +245,7 @@ int Main(int argc, char** argv) {
   }
   std::cout << told->dump() << "\n";
   if (told->at("changed") == 0) {
-    std::cerr << "merge_lora: warning: the adapters add nothing: what was written is the model that they belong to\n";
+    std::cerr << "merge_lora: warning: the adapters add nothing to the products of the model that they belong to\n";
   } else if (const double most = told->at("lost").at("most"); most > kLittle) {
     std::cerr << "merge_lora: warning: "
               << absl::StrFormat(
