@@ -228,6 +228,7 @@ std::vector<float> ElementsOf(const CheckpointReader& reader, const std::string&
 TEST(MergeLoraTest, MakesTheWeightsThatPeftMakesInTheTypeOfTheModelOrInAnother) {
   for (const std::string name : kAdapters) {
     for (const std::string flag : {"", "--dtype=bf16 "}) {
+      if (!flag.empty() && name != "qwen3_lora") continue;  // one is enough of a type
       SCOPED_TRACE(name + flag);
       const std::string target = NewPath("merged");
       const Outcome outcome = RunTool("merge_lora " + flag + "--model=" + AdaptersOf(name) + " --to=" + target, {});
@@ -264,7 +265,7 @@ TEST(MergeLoraTest, MakesAModelWhoseLogitsAreThoseOfPeft) {
 
 TEST(MergeLoraTest, TellsWhatPartOfTheUpdateRoundingHasLost) {
   const json expected = json::parse(ReadAll(kMerged + "lost.json"));
-  for (const std::string name : kAdapters) {
+  for (const std::string name : {"granite_lora", "llama_biases_lora", "llama_critic_lora"}) {
     for (const std::string dtype : {"bf16", "fp16"}) {
       SCOPED_TRACE(name + " " + dtype);
       const Outcome outcome =
