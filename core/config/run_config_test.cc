@@ -1,5 +1,6 @@
 #include "core/config/run_config.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -11,6 +12,9 @@
 
 namespace quartet {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 using Strings = std::vector<std::string>;
 
@@ -589,6 +593,30 @@ TEST(RunConfig, AsksEachProgramOnlyForWhatItNeeds) {
   EXPECT_EQ(missing(complete, Program::kPpo), "");
   complete.push_back("actor.max_len=100");
   EXPECT_NE(missing(complete, Program::kPpo).find("actor.max_len"), std::string::npos);
+}
+
+TEST(RunConfig, WithoutSourcesOfRewardsIsARunThatHasATeacher) {
+  const auto said = [](Strings overrides) {
+    for (const char* set : {"actor.pretrain=/m", "critic.pretrain=/m", "data.prompt_data=/d"}) overrides.push_back(set);
+    const auto config = LoadRunConfig("", overrides, "");
+    return config.ok() ? std::string(CheckFor(*config, Program::kPpo).message()) : config.status().ToString();
+  };
+  EXPECT_THAT(said({}), HasSubstr("reward.source is not set"));
+  EXPECT_THAT(said({"reference.pretrain=/m"}), HasSubstr("reference.pretrain must be another model"));
+  EXPECT_EQ(said({"reference.pretrain=/teacher"}), "");
+  EXPECT_EQ(said({"reference.pretrain=/teacher", "algorithm.kl.use_kl_loss=true"}), "");
+  EXPECT_EQ(said({"reference.pretrain=/teacher", "actor.lora.r=8"}), "");
+  EXPECT_THAT(said({"actor.lora.r=8"}), HasSubstr("reward.source is not set"));
+  EXPECT_THAT(said({"algorithm.kl.init_kl_coef=0"}), HasSubstr("reward.source is not set"));
+  EXPECT_EQ(said({"algorithm.overlong_buffer_len=8"}), "") << "answers have rewards for their length";
+
+  EXPECT_THAT(said({"reference.pretrain=/teacher", "eval.data=/d"}),
+              AllOf(HasSubstr("eval.data has no effect"), HasSubstr("weight: 0")));
+  EXPECT_EQ(
+      said({"reference.pretrain=/teacher", "eval.data=/d", "reward.source.0.rule=number", "reward.source.0.weight=0"}),
+      "");
+  EXPECT_THAT(said({"reference.pretrain=/teacher", "algorithm.dynamic_sampling.filter=mean_inside"}),
+              HasSubstr("algorithm.dynamic_sampling.filter: \"mean_inside\""));
 }
 
 TEST(RunConfig, OfPreferencesNamesWhatIsWrongAndWhatIsAllowed) {

@@ -32,6 +32,19 @@ std::optional<ReferenceConfig> ReferenceOf(const RunConfig& config) {
   return UsesReference(config) && !ReferenceIsBase(config) ? std::optional(config.reference()) : std::nullopt;
 }
 
+bool HasRewards(const RunConfig& config) {
+  return config.algorithm().overlong_buffer_len() > 0 ||
+         std::ranges::any_of(config.reward().source(),
+                             [](const RewardSource& source) { return source.weight() != 0 && !source.gate(); });
+}
+
+bool LearnsWithoutRewards(const RunConfig& config) {
+  const std::optional<ReferenceConfig> reference = ReferenceOf(config);
+  if (reference.has_value() && reference->pretrain() != config.actor().pretrain()) return true;
+  const AdvantageEstimator* const estimator = FindEstimator(config.algorithm().advantage_estimator());
+  return estimator != nullptr && estimator->by_program;
+}
+
 bool ScorerHasModels(const RunConfig& config) {
   return ReferenceOf(config).has_value() ||
          std::any_of(config.reward().source().begin(), config.reward().source().end(),

@@ -31,6 +31,12 @@ bool UsesReference(const RunConfig& config);
 bool ReferenceIsBase(const RunConfig& config);
 // Else the scorer has it; its section, if there is one.
 std::optional<ReferenceConfig> ReferenceOf(const RunConfig& config);
+// Whether answers are worth anything by themselves: by a source with a weight, or for their length
+// (algorithm.overlong_buffer_len).
+bool HasRewards(const RunConfig& config);
+// Whether there is something to learn from beside rewards: a teacher, which is a reference that the policy did not
+// begin as, or advantages that a program gives.
+bool LearnsWithoutRewards(const RunConfig& config);
 // Whether the scorer has a model at all: the reference or a reward source's.
 bool ScorerHasModels(const RunConfig& config);
 

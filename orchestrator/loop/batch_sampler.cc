@@ -82,13 +82,15 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
   const auto place_of = [samples](const GeneratedSequence& sequence) {
     return sequence.prompt_index() * static_cast<uint64_t>(samples) + sequence.sample();
   };
+  // Without sources no answer is worth anything, and nobody is asked.
+  const bool has_sources = !config_.reward().source().empty();
   std::vector<uint64_t> scored;  // places, as they were sent
   const auto score = [&](const GeneratedSequence& sequence) {
-    if (scoring == nullptr) scoring = services_.scorer->BeginScore(answers);
+    if (scoring == nullptr && has_sources) scoring = services_.scorer->BeginScore(answers);
     scored.push_back(place_of(sequence));
     ScoreItem item =
         MakeScoreItem(scored.back(), sequence, *records[sequence.prompt_index()], config_.reward(), tokenizer_);
-    scoring->Add(item);
+    if (scoring != nullptr) scoring->Add(item);
     answered[scored.back()].response = std::move(*item.mutable_response());
     progress_.done(static_cast<int64_t>(scored.size()));
     return absl::OkStatus();
@@ -97,9 +99,10 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
                            services_.rollout->GenerateFirst(HeaderOf(config_, step, draw, policy_version), prompts,
                                                             rollout.rollout_batch_size(), score));
   generate_seconds_ += generation.Seconds();
-  progress_.begin("waiting for rewards", 0);
   const Stopwatch waiting;
-  const absl::StatusOr<std::vector<ScoreReply>> finished = scoring->Finish();
+  if (scoring != nullptr) progress_.begin("waiting for rewards", 0);
+  const absl::StatusOr<std::vector<ScoreReply>> finished =
+      scoring != nullptr ? scoring->Finish() : std::vector<ScoreReply>(scored.size());
   if (!finished.ok()) {
     return NameRow(finished.status(), [&](uint64_t place) -> const PromptRecord& {
       return *records.at(place / static_cast<uint64_t>(samples));

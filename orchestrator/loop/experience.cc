@@ -172,7 +172,7 @@ void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics) {
   metrics->Set("rollout/log_prob_diff_max", difference.max);
 }
 
-void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics) {
+void AddExperienceMetrics(const std::vector<Experience>& batch, bool has_rewards, Metrics* metrics) {
   std::vector<double> rewards, shaped, lengths, returns, errors;
   std::map<int64_t, bool> teaches;                   // by group
   std::map<std::string, std::vector<double>> parts;  // of the answers that have them
@@ -203,10 +203,12 @@ void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics
   const Moments reward = MomentsOf(rewards);
   const auto idle = static_cast<double>(std::ranges::count_if(teaches, [](const auto& one) { return !one.second; }));
   for (const auto& [name, values] : parts) metrics->Set("reward/" + name, MomentsOf(values).mean);
-  metrics->Set("reward/mean", reward.mean);
-  metrics->Set("reward/std", std::sqrt(reward.PopulationVariance()));
-  metrics->Set("reward/shaped_std", std::sqrt(MomentsOf(shaped).PopulationVariance()));
-  metrics->Set("reward/clipped", static_cast<double>(clipped) / n);
+  if (has_rewards) {
+    metrics->Set("reward/mean", reward.mean);
+    metrics->Set("reward/std", std::sqrt(reward.PopulationVariance()));
+    metrics->Set("reward/shaped_std", std::sqrt(MomentsOf(shaped).PopulationVariance()));
+    metrics->Set("reward/clipped", static_cast<double>(clipped) / n);
+  }
   metrics->Set("reward/groups_without_signal", idle / static_cast<double>(std::max<size_t>(teaches.size(), 1)));
   if (of_tokens > 0) metrics->Set("token_rewards/before_last", static_cast<double>(before_last) / n);
   if (const std::optional<double> kl = BatchKl(batch); kl.has_value()) metrics->Set("kl/mean", *kl);

@@ -113,8 +113,9 @@ std::vector<TrainingSequence> MakeTrainingSequences(const std::vector<Experience
 // rollout/log_prob_diff_*.
 void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics);
 
-// reward/*, token_rewards/before_last where tokens have rewards, kl/mean, response_length/mean,
-// critic/explained_variance and tokens/generated.
-void AddExperienceMetrics(const std::vector<Experience>& batch, Metrics* metrics);
+// reward/*, of which those of all sources together only where answers have rewards (HasRewards),
+// token_rewards/before_last where tokens have some, kl/mean, response_length/mean, critic/explained_variance and
+// tokens/generated.
+void AddExperienceMetrics(const std::vector<Experience>& batch, bool has_rewards, Metrics* metrics);
 
 }  // namespace quartet

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "core/config/origins/presets.h"
 #include "core/config/run_config.h"
 #include "core/rl/testing/token_arrays.h"
 #include "orchestrator/loop/policy_loss.h"
@@ -97,11 +98,11 @@ TEST(ExperienceMetrics, TellWhatOfTheRewardsTeaches) {
   ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
   ASSERT_TRUE(ComputeAdvantages(config.algorithm(), 0, &batch).ok());
   Metrics metrics;
-  AddExperienceMetrics(batch, &metrics);
+  AddExperienceMetrics(batch, /*has_rewards=*/true, &metrics);
   EXPECT_DOUBLE_EQ(*metrics.Get("reward/clipped"), 2.0 / 6);
   EXPECT_DOUBLE_EQ(*metrics.Get("reward/groups_without_signal"), 2.0 / 3);
   for (Experience& e : batch) e.excluded = true;
-  AddExperienceMetrics(batch, &metrics);
+  AddExperienceMetrics(batch, /*has_rewards=*/true, &metrics);
   EXPECT_EQ(metrics.Get("reward/groups_without_signal"), 1);
 }
 
@@ -110,7 +111,7 @@ TEST(ExperienceMetrics, OfPartsThatAreAllOneAreOne) {
   std::vector<Experience> batch(49);
   for (Experience& e : batch) e.reward_parts["command"] = e.extra_logs["format"] = 1;
   Metrics metrics;
-  AddExperienceMetrics(batch, &metrics);
+  AddExperienceMetrics(batch, /*has_rewards=*/true, &metrics);
   EXPECT_EQ(metrics.Get("reward/command"), 1);
   EXPECT_EQ(metrics.Get("reward/format"), 1);
 }
@@ -121,7 +122,7 @@ TEST(ExperienceMetrics, OfPartsThatSomeAnswersHaveAreTheirMean) {
   batch[3].reward_parts["math"] = 0.5f;
   batch[2].extra_logs["code/passed"] = 0.25f;
   Metrics metrics;
-  AddExperienceMetrics(batch, &metrics);
+  AddExperienceMetrics(batch, /*has_rewards=*/true, &metrics);
   EXPECT_EQ(metrics.Get("reward/math"), 0.75);
   EXPECT_EQ(metrics.Get("reward/code/passed"), 0.25);
 }
@@ -130,14 +131,45 @@ TEST(ExperienceMetrics, OfRewardsThatAreEqualButForRoundingHaveNoSpread) {
   std::vector<Experience> batch(4);
   for (size_t i = 0; i < batch.size(); ++i) batch[i].reward = i % 2 == 0 ? 0.35 : 0.35f;
   Metrics metrics;
-  AddExperienceMetrics(batch, &metrics);
+  AddExperienceMetrics(batch, /*has_rewards=*/true, &metrics);
   EXPECT_EQ(metrics.Get("reward/std"), 0);
+}
+
+TEST(ExperienceMetrics, OfAnswersWithoutRewardsHaveNoneButWhatSourcesOfNoWeightSay) {
+  std::vector<Experience> batch(2);
+  batch[0].reward_parts["number"] = 1;
+  batch[1].reward_parts["number"] = 0;
+  Metrics metrics;
+  AddExperienceMetrics(batch, /*has_rewards=*/false, &metrics);
+  EXPECT_EQ(metrics.Get("reward/number"), 0.5);
+  for (const char* name : {"reward/mean", "reward/std", "reward/shaped_std", "reward/clipped"}) {
+    EXPECT_EQ(metrics.Get(name), std::nullopt) << name;
+  }
+  EXPECT_EQ(metrics.Get("reward/groups_without_signal"), 1);
+}
+
+// The advantage of a token is what its own reverse KL to the teacher, of one draw, is less than 0: of no other token,
+// of no other answer, however large.
+TEST(Distillation, ByItsPresetGivesATokenItsTeachersLogProbabilityLessItsOwn) {
+  RunConfig config = ReadPreset("distill").value();
+  config.mutable_reference()->set_pretrain("/teacher");
+  config.mutable_actor()->set_pretrain("/student");
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  std::vector<Experience> batch = {MakeExperience(0, 2, 3), MakeExperience(1, 2, 2)};
+  batch[0].log_probs = {-1, -0.5f, -2};
+  batch[0].reference_log_probs = {-1.5f, -0.25f, -32};
+  batch[1].log_probs = {-3, -1};
+  batch[1].reference_log_probs = {-0.5f, -1};
+  ASSERT_TRUE(ComputeAdvantages(config.algorithm(), config.algorithm().kl().init_kl_coef(), &batch).ok());
+  EXPECT_EQ(batch[0].advantages, (std::vector<float>{-0.5f, 0.25f, -30}));
+  EXPECT_EQ(batch[1].advantages, (std::vector<float>{2.5f, 0}));
+  EXPECT_EQ(config.algorithm().policy_loss(), "reinforce");
 }
 
 // A source of that name would stand in its place.
 TEST(ExperienceMetrics, OfRewardsHaveNamesThatNoSourceMayHave) {
   Metrics metrics;
-  AddExperienceMetrics(std::vector<Experience>(1), &metrics);
+  AddExperienceMetrics(std::vector<Experience>(1), /*has_rewards=*/true, &metrics);
   int named = 0;
   for (const auto& [metric, value] : metrics.values()) {
     if (!absl::StartsWith(metric, "reward/")) continue;
@@ -236,7 +268,7 @@ TEST(ExperienceMetrics, ExplainTheVarianceOfReturns) {
   batch[0].values = {0.5f, 1.0f};
   batch[1].values = {0.5f, 0.0f};
   Metrics metrics;
-  AddExperienceMetrics(batch, &metrics);
+  AddExperienceMetrics(batch, /*has_rewards=*/true, &metrics);
   // Returns: variance 0.25. Errors 0.5, 0, -0.5, 0: variance 0.125.
   EXPECT_NEAR(*metrics.Get("critic/explained_variance"), 0.5, 1e-6);
   EXPECT_FALSE(metrics.Get("kl/mean").has_value());

@@ -249,7 +249,7 @@ absl::Status PpoLoop::Step(int64_t step) {
   }
   metrics.Set("kl/coefficient", kl_controller_.coefficient());
   QUARTET_RETURN_IF_ERROR(ComputeAdvantages(config_.algorithm(), kl_controller_.coefficient(), &batch));
-  AddExperienceMetrics(batch, &metrics);
+  AddExperienceMetrics(batch, HasRewards(config_), &metrics);
   if (config_.train().keep_batches() > 0) {
     QUARTET_RETURN_IF_ERROR(run_.folder.KeepBatch(step + 1, config_.train().keep_batches(),
                                                   [&](const std::string& path) { return WriteBatch(batch, path); }));
@@ -275,12 +275,12 @@ absl::Status PpoLoop::Step(int64_t step) {
   // 6. Samples, checkpoint, metrics: in this order, so that a run which ends anywhere in between loses none of them.
   // Before the commit record of a checkpoint the whole step is made again, after it the rest of the step is.
   canary_ = CanaryOf(batch, config_.reward(), run_.tokenizer);
-  summary_.mean_rewards.push_back(metrics.Get("reward/mean").value_or(0));
+  if (const auto mean = metrics.Get("reward/mean"); mean.has_value()) summary_.mean_rewards.push_back(*mean);
   if (step == 0) {
     for (const EvaluationResult& result : summary_.before) AddEvaluationMetrics(result, &metrics);
   }
   AddDataMetrics(run_.prompts.rows(), sampler_->drawn(), &metrics);
-  AddSourceMetrics(batch, run_.prompts.sources().size(), &metrics);
+  AddSourceMetrics(batch, run_.prompts.sources().size(), HasRewards(config_), &metrics);
   QUARTET_RETURN_IF_ERROR(run_.folder.WriteSamples(PickSamples(step, batch, run_.tokenizer)));
   const bool last = IsLast(step);
   const auto is_due = [&](int64_t every) { return last || (every > 0 && (step + 1) % every == 0); };

@@ -52,7 +52,7 @@ struct PpoRun {
 
 struct PpoSummary {
   int64_t steps = 0;                            // those before a restart included
-  std::vector<double> mean_rewards;             // of each step that was made here
+  std::vector<double> mean_rewards;             // of each step that was made here; none where !HasRewards
   std::vector<EvaluationResult> before, after;  // one a set, if they were made here
   std::string checkpoint;                       // folder of the last one, relative to the run folder
 };

@@ -63,7 +63,7 @@ std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience
   return samples;
 }
 
-void AddSourceMetrics(const std::vector<Experience>& batch, size_t sources, Metrics* metrics) {
+void AddSourceMetrics(const std::vector<Experience>& batch, size_t sources, bool has_rewards, Metrics* metrics) {
   if (sources < 2) return;
   struct Sums {
     double answers = 0, reward = 0, tokens = 0;
@@ -77,7 +77,7 @@ void AddSourceMetrics(const std::vector<Experience>& batch, size_t sources, Metr
   }
   for (const auto& [source, sums] : by_source) {
     const std::string prefix = absl::StrCat("source/", source, "/");
-    metrics->Set(prefix + "reward", sums.reward / sums.answers);
+    if (has_rewards) metrics->Set(prefix + "reward", sums.reward / sums.answers);
     metrics->Set(prefix + "response_length", sums.tokens / sums.answers);
     metrics->Set(prefix + "share", sums.answers / static_cast<double>(batch.size()));
   }
@@ -90,15 +90,16 @@ std::string StepTableHead() {
 
 std::string StepTableLine(int64_t steps_done, const Metrics& metrics, const std::string& left) {
   const auto value = [&metrics](const char* name) { return metrics.Get(name).value_or(0); };
-  const std::optional<double> kl = metrics.Get("kl/mean");
+  const std::optional<double> kl = metrics.Get("kl/mean"), reward = metrics.Get("reward/mean");
   const auto five_digits = [](double x) { return std::round(x * 1e5) / 1e5 + 0.0; };  // no "-0.00000"
   // What a step waits for, one thing after the other, so that they add up.
   const double generate = value("time/generate"), score = value("time/score"), forwards = value("time/forwards"),
                update = std::max(value("time/policy_update"), value("time/critic_update")),
                sync = value("time/weight_sync"), whole = value("time/step");
   const double other = std::max(0.0, whole - generate - score - forwards - update - sync);
-  return absl::StrFormat("%5d %8.4f %9s %7.1f %8.1e | %8.2f %7.2f %8.2f %7.2f %7.2f %7.2f %7.2f%s", steps_done,
-                         value("reward/mean"), kl.has_value() ? absl::StrFormat("%9.5f", five_digits(*kl)) : "-",
+  return absl::StrFormat("%5d %8s %9s %7.1f %8.1e | %8.2f %7.2f %8.2f %7.2f %7.2f %7.2f %7.2f%s", steps_done,
+                         reward.has_value() ? absl::StrFormat("%8.4f", *reward) : "-",
+                         kl.has_value() ? absl::StrFormat("%9.5f", five_digits(*kl)) : "-",
                          value("response_length/mean"), value("rollout/log_prob_diff_mean"), generate, score, forwards,
                          update, sync, other, whole, left);
 }

@@ -21,9 +21,9 @@ absl::Status AddServiceMetrics(Services& services, Metrics* metrics);
 // A few answers to different prompts, from the whole batch.
 std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience>& batch, const Tokenizer& tokenizer);
 
-// Where the prompts of the run are from several sources: of each that the batch has, source/<name>/reward,
-// response_length (means) and share (of the batch's answers).
-void AddSourceMetrics(const std::vector<Experience>& batch, size_t sources, Metrics* metrics);
+// Where the prompts of the run are from several sources: of each that the batch has, source/<name>/reward
+// (where answers have rewards), response_length (means) and share (of the batch's answers).
+void AddSourceMetrics(const std::vector<Experience>& batch, size_t sources, bool has_rewards, Metrics* metrics);
 
 // The table in the terminal: its head, and a step's line, with `left` behind it.
 std::string StepTableHead();

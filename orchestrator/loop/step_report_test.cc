@@ -32,6 +32,14 @@ TEST(StepTable, ShowsWhatAStepWaitsForInPartsThatAddUp) {
   EXPECT_EQ(head.find("step s") + 6, line.find("  1 min"));
 }
 
+TEST(StepTable, HasNoRewardWhereAnswersHaveNone) {
+  Metrics metrics;
+  const size_t end = StepTableHead().find("reward") + 6;
+  EXPECT_EQ(StepTableLine(3, metrics, "").substr(0, end), "    3        -");
+  metrics.Set("reward/mean", 0);
+  EXPECT_EQ(StepTableLine(3, metrics, "").substr(0, end), "    3   0.0000");
+}
+
 TEST(StepTable, ShowsNoSignOfAKlThatIsNothing) {
   Metrics metrics;
   metrics.Set("kl/mean", -4e-6);

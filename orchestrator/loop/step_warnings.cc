@@ -51,12 +51,11 @@ std::string StepWarnings::WhyIdle(const Metrics& metrics) const {
     return absl::StrCat("every answer was cut off at rollout.generate_max_len (", config_.rollout().generate_max_len(),
                         ") and is left out of the loss (algorithm.overlong_filtering)");
   }
-  if (tells_by_sums && is("reward/std", 0)) {
-    const auto& sources = config_.reward().source();
-    if (!sources.empty() &&
-        std::ranges::all_of(sources, [](const auto& source) { return source.weight() == 0 || source.gate(); })) {
-      return "the weight of every source of rewards is 0 (reward.source.weight)";
-    }
+  const bool has_rewards = HasRewards(config_);
+  if (!has_rewards && !LearnsWithoutRewards(config_)) {
+    return "the weight of every source of rewards is 0 (reward.source.weight)";
+  }
+  if (has_rewards && tells_by_sums && is("reward/std", 0)) {
     if (const std::string name = UnfinishedReasoning(metrics, kMostUnfinished); !name.empty()) {
       return absl::StrFormat(
           "all rewards were equal (%g), and %s is %.2f: in so many answers reward.source.reasoning_delimiter is not. "
@@ -70,7 +69,7 @@ std::string StepWarnings::WhyIdle(const Metrics& metrics) const {
         "at all?",
         metrics.Get("reward/mean").value_or(0));
   }
-  if (tells_by_sums && (is("reward/shaped_std", 0) || is("reward/groups_without_signal", 1))) {
+  if (has_rewards && tells_by_sums && (is("reward/shaped_std", 0) || is("reward/groups_without_signal", 1))) {
     if (metrics.Get("reward/clipped").value_or(0) > 0) {
       return absl::StrFormat(
           "rewards differ, and are equal once they are clipped (algorithm.reward_clip_min and _max, %g and %g)",
@@ -81,6 +80,9 @@ std::string StepWarnings::WhyIdle(const Metrics& metrics) const {
   }
   if (!is("policy/grad_norm", 0) || !is("policy/skipped", 0)) return "";
   if (is("correction/masked", 1)) return "every token's weight is 0 (algorithm.importance_correction)";
+  if (!has_rewards && is("kl/mean", 0)) {
+    return "the policy and its teacher (reference.pretrain) give all tokens the same probabilities";
+  }
   return "the policy's gradient was 0";
 }
 
@@ -101,7 +103,8 @@ std::vector<std::string> StepWarnings::Of(const Metrics& metrics) {
         100 * excluded, config_.rollout().generate_max_len()));
   }
   const double kl = metrics.Get("kl/mean").value_or(0);
-  if (kl > kMostKl && !said_kl_) {
+  // Of a student that is far from its teacher it says nothing.
+  if (kl > kMostKl && !said_kl_ && HasRewards(config_)) {
     said_kl_ = true;
     warnings.push_back(
         absl::StrFormat("the policy's KL from its reference is %.3g a token: its answers are hardly a "

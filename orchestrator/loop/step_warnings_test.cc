@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,7 +30,12 @@ TEST(Warnings, OfAConfigurationAreOfWhatHardlyAnyoneMeans) {
               ElementsAre(HasSubstr("actor.learning_rate is 5"), HasSubstr("critic.learning_rate is 0.1")));
 }
 
-RunConfig Config(const std::vector<std::string>& overrides = {}) { return LoadRunConfig("", overrides, "").value(); }
+// With a source of rewards, unless `overrides` have sources.
+RunConfig Config(std::vector<std::string> overrides = {}) {
+  const auto is_of_source = [](const std::string& set) { return set.starts_with("reward.source"); };
+  if (std::ranges::none_of(overrides, is_of_source)) overrides.push_back("reward.source.0.rule=number");
+  return LoadRunConfig("", overrides, "").value();
+}
 
 Metrics MetricsOf(const std::map<std::string, double>& values) {
   Metrics metrics;
@@ -95,6 +101,33 @@ TEST(Warnings, SayWhyNothingIsLearned) {
   EXPECT_THAT(said({}, with({{"policy/grad_norm", 0}})), ElementsAre(HasSubstr("the policy's gradient was 0")));
   // Of such steps another warning tells.
   EXPECT_THAT(said({}, with({{"policy/grad_norm", 0}, {"policy/skipped", 1}})), IsEmpty());
+}
+
+TEST(Warnings, OfDistillationAreNotOfTheRewardsThatItHasNot) {
+  const auto said = [](std::vector<std::string> overrides, const std::map<std::string, double>& values) {
+    for (const char* set : {"actor.pretrain=/student", "algorithm.kl.init_kl_coef=1", "algorithm.gamma=0",
+                            "algorithm.advantage_estimator=reinforce"}) {
+      overrides.push_back(set);
+    }
+    const RunConfig config = LoadRunConfig("", overrides, "").value();
+    StepWarnings warnings(config);
+    std::vector<std::string> all;
+    for (int step = 0; step < StepWarnings::kIdleSteps; ++step) {
+      for (const std::string& warning : warnings.Of(MetricsOf(values))) all.push_back(warning);
+    }
+    return all;
+  };
+  const std::string teacher = "reference.pretrain=/teacher";
+  const std::vector<std::string> judged = {teacher, "reward.source.0.rule=number", "reward.source.0.weight=0"};
+  const std::map<std::string, double> learns = {{"policy/grad_norm", 1}, {"kl/mean", 12}};
+  const std::map<std::string, double> done = {{"policy/grad_norm", 0}, {"policy/skipped", 0}, {"kl/mean", 0}};
+  for (const auto& sources : {std::vector<std::string>{teacher}, judged}) {
+    EXPECT_THAT(said(sources, learns), IsEmpty()) << "a student may be far from its teacher";
+    EXPECT_THAT(said(sources, done),
+                ElementsAre(HasSubstr("its teacher (reference.pretrain) give all tokens the same")));
+  }
+  EXPECT_THAT(said({judged[1], judged[2]}, learns), ElementsAre(HasSubstr("weight of every source of rewards is 0")))
+      << "its own model is no teacher";
 }
 
 TEST(Warnings, OfStepsWhoseAnswersAreNearlyAllLeftOutComeOnce) {

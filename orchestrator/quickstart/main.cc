@@ -55,7 +55,14 @@ CommandLine QuickstartCommandLine(Options* options) {
       .after =
           "\nExit codes: 0; 1 where the run failed; 2 for wrong flags; 130, 143 or 129 after SIGINT, SIGTERM or "
           "SIGHUP.\n",
-      .check = [options] { return options->preset.empty() ? absl::OkStatus() : ReadPreset(options->preset).status(); }};
+      .check = [options]() -> absl::Status {
+        if (options->preset.empty()) return absl::OkStatus();
+        QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(options->preset));
+        if (preset.algorithm().kl().init_kl_coef() < 1) return absl::OkStatus();
+        return absl::InvalidArgumentError(absl::StrCat("--preset=", options->preset,
+                                                       " learns from a teacher, which the quickstart does not have; "
+                                                       "what it trains may be one (docs/algorithms.md)"));
+      }};
 }
 
 // Bytes of the largest group of parameters as it lies in a gathered buffer: each tensor begins at a multiple of 256

@@ -79,13 +79,15 @@ absl::StatusOr<std::vector<CanaryNumbers>> AskCanary(const std::string& service,
     QUARTET_ASSIGN_OR_RETURN(auto values, services.critic_trainer->Values(sequences));
     add("values", std::move(values), true);
   } else {
-    QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, services.scorer->Score(canary.items));
-    std::vector<std::vector<float>> rewards;
-    for (const ScoreReply& score : scores) {
-      if (!score.error().empty()) return absl::UnavailableError("a reward could not be had: " + score.error());
-      rewards.push_back({score.reward()});
+    if (!config.reward().source().empty()) {
+      QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, services.scorer->Score(canary.items));
+      std::vector<std::vector<float>> rewards;
+      for (const ScoreReply& score : scores) {
+        if (!score.error().empty()) return absl::UnavailableError("a reward could not be had: " + score.error());
+        rewards.push_back({score.reward()});
+      }
+      add("rewards", std::move(rewards), true);
     }
-    add("rewards", std::move(rewards), true);
     if (ReferenceOf(config).has_value()) {
       QUARTET_ASSIGN_OR_RETURN(auto log_probs,
                                services.scorer->ReferenceLogProbs(static_cast<float>(temperature), sequences));

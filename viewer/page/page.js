@@ -340,7 +340,7 @@ function place(spec) {
 const sets = Object.keys(D.evals);
 const score = (set, v) => D.evals[set].metric === 'reward' ? sig(v) : percent(v);
 function evalAt(set, step) { const e = D.evals[set]; let k = -1; for (let j = 0; j < e.s.length && e.s[j] <= step; j++) k = j; return k < 0 ? null : [e.s[k], e.v[k]]; }
-const MAIN = D.cols['reward/mean'] !== undefined ? 'reward/mean' : KIND !== 'ppo' ? KIND + '/loss' : Object.keys(D.cols).find(n => /(^|\/)loss$/.test(n)), MAINNAME = MAIN === 'reward/mean' ? 'reward' : 'loss';
+const MAIN = D.cols['reward/mean'] !== undefined ? 'reward/mean' : KIND !== 'ppo' ? KIND + '/loss' : ['kl/mean', ...Object.keys(D.cols).filter(n => /(^|\/)loss$/.test(n))].find(n => D.cols[n] !== undefined), MAINNAME = {'reward/mean': 'reward', 'kl/mean': 'KL'}[MAIN] || 'loss', MAINTITLE = {reward: 'Reward', KL: 'KL to reference, nats a token', loss: 'Loss'}[MAINNAME];
 const READ = [
   {label: MAINNAME, get: i => [sig(at(MAIN, i)), at('reward/std', i) === null ? '' : '± ' + sig(at('reward/std', i), 2)]},
   ...sets.slice(0, 1).map(s => ({label: 'held-out ' + D.evals[s].metric, title: s, get: i => { const e = evalAt(s, D.x[i]); return e ? [score(s, e[1]), ''] : ['–', '']; }})),
@@ -357,7 +357,7 @@ const READ = [
   {label: 'gradient, critic', name: 'critic/grad_norm', get: i => [sig(at('critic/grad_norm', i)), ''], more: true},
   {label: 'answer, tokens', name: 'response_length/mean', get: i => [sig(at('response_length/mean', i)), ''], more: true},
   {label: 'step time', get: i => [seconds(at('time/step', i)), '']},
-].filter(r => !r.name || D.cols[r.name] !== undefined);
+].filter(r => !r.name || D.cols[r.name] !== undefined && r.name !== MAIN);
 const cells = [];
 function buildReadout() {
   const dl = $('readout');
@@ -441,9 +441,9 @@ function learn() {
   if (!MAIN) return;
   const mean = col(MAIN), std = col('reward/std');
   const shared = MAINNAME === 'reward' && D.bounds && D.bounds[1] <= 1.0001 && D.bounds[0] >= 0;
-  chart($('c-learn'), {id: 'learn', title: (MAINNAME === 'loss' ? 'Loss' : 'Reward') + (sets.length ? `, and held-out ${D.evals[sets[0]].metric}` : ''), size: 'big', range: shared ? [-.02, 1.04] : null, axis2: !shared && sets.length > 0, free: true,
+  chart($('c-learn'), {id: 'learn', title: MAINTITLE + (sets.length ? `, and held-out ${D.evals[sets[0]].metric}` : ''), size: 'big', range: shared ? [-.02, 1.04] : null, axis2: !shared && sets.length > 0, free: true,
     key: key([['', 'blue', 'mean'], ...(std ? [['band', 'blue', '± 1 s.d. of answers']] : []), ...sets.slice(0, 4).map((s, k) => ['', SETCOLORS[k], s + (shared ? '' : ', right axis'), k])]),
-    logs: MAINNAME === 'loss', lines: [line(MAIN, MAINNAME, 'blue', std ? {band: () => mean.map((v, i) => v === null || std[i] === null ? [v, v] : [bound(v - std[i]), bound(v + std[i])])} : {}),
+    logs: MAINNAME !== 'reward', lines: [line(MAIN, MAINNAME, 'blue', std ? {band: () => mean.map((v, i) => v === null || std[i] === null ? [v, v] : [bound(v - std[i]), bound(v + std[i])])} : {}),
       ...sets.slice(0, 4).map((s, k) => ({label: s, color: SETCOLORS[k], shape: k, points: D.evals[s], axis2: !shared}))]});
   const w = Math.max(1, Math.min(50, Math.round(D.run.records / 16)));
   let i = 0, n = 0; while (i < LAST && (n += D.n[i]) < w) i++;

@@ -7,6 +7,7 @@
 #include "core/config/checks/checks.h"
 #include "core/config/checks/conditions.h"
 #include "core/config/run_config.h"
+#include "core/config/services.h"
 
 namespace quartet {
 namespace {
@@ -32,6 +33,27 @@ absl::Status CheckRate(const RunConfig& config, const std::string& trainer) {
                               "\", of which a step is the learning rate times the gradient"));
 }
 
+// That a run without sources of rewards has something to learn from, and asks for no rewards.
+absl::Status CheckWithoutSources(const RunConfig& c) {
+  if (!c.reward().source().empty()) return absl::OkStatus();
+  if (!HasRewards(c) && !LearnsWithoutRewards(c)) {
+    return Missing("reward.source",
+                   "for example: reward { source { rule: \"exact_match\" } }. Without it a run learns from its "
+                   "reference (--preset=distill): reference.pretrain must be another model than actor.pretrain, and "
+                   "algorithm.kl.init_kl_coef above 0");
+  }
+  if (c.algorithm().dynamic_sampling().filter() != "none") {
+    return Bad("algorithm.dynamic_sampling.filter", absl::StrCat("\"", c.algorithm().dynamic_sampling().filter(), "\""),
+               "without reward.source all answers have the same score, and it must be \"none\"");
+  }
+  if (c.eval().data_size() + c.eval().set_size() > 0) {
+    return NoEffect(c.eval().data_size() > 0 ? "eval.data" : "eval.set",
+                    "there is no reward.source that judges answers; one of weight 0 judges them and is no reward: "
+                    "reward { source { rule: \"exact_match\" weight: 0 } }");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckFor(const RunConfig& config, Program program) {
@@ -54,9 +76,7 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
       return Missing("reference.pretrain (or actor.pretrain)",
                      absl::StrCat(kModelFolder, "; or set algorithm.kl.init_kl_coef to 0 to do without a reference"));
     }
-    if (ppo && config.reward().source().empty()) {
-      return Missing("reward.source", "for example: reward { source { rule: \"exact_match\" } }");
-    }
+    if (ppo) QUARTET_RETURN_IF_ERROR(CheckWithoutSources(config));
     if (!reference && config.reward().source().empty()) {
       return Missing("reward.source",
                      "without it and without a reference (algorithm.kl.init_kl_coef 0, or actor.lora without "

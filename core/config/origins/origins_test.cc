@@ -249,7 +249,7 @@ TEST(CheckHostsAreChosen, NamesWhatWouldHaveNoEffect) {
 }
 
 TEST(Presets, AreWholeConfigurationsOnceTheModelsAndTheDataAreNamed) {
-  EXPECT_EQ(Presets().size(), 8);
+  EXPECT_EQ(Presets().size(), 9);
   for (const Preset& preset : Presets()) {
     SCOPED_TRACE(preset.name);
     ConfigSources sources = {
@@ -269,7 +269,8 @@ TEST(Presets, AreWholeConfigurationsOnceTheModelsAndTheDataAreNamed) {
 TEST(Presets, AreNamedWhereAnotherIsAskedFor) {
   const absl::Status status = LoadRunConfig({.preset = "gropo"}, "").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("--preset is \"gropo\"; there are: dapo, dr_grpo, grpo, gspo"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("--preset is \"gropo\"; there are: dapo, distill, dr_grpo, grpo, gspo"));
 }
 
 }  // namespace
