@@ -79,6 +79,7 @@ TEST_F(DistillationTest, BringsAStudentToItsTeacherWithoutRewards) {
   for (const auto& sample : ReadRecords(harness_.Path("run/samples.jsonl"))) {
     if (sample.at("step") < 30) continue;
     ++last;
+    EXPECT_TRUE(sample.at("reward").is_null());
     taught += sample.at("response") == "abcd";
   }
   EXPECT_GE(4 * taught, 3 * last) << taught << " of " << last << " say what the teacher does\n" << outcome.output;

@@ -54,6 +54,10 @@ TEST(Quickstart, RefusesWhatCannotRunBeforeItMakesAnything) {
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_THAT(outcome.output, testing::HasSubstr("monitor.listen"));
   EXPECT_THAT(outcome.output, testing::HasSubstr("nonsense"));
+  const auto taught =
+      harness.Run("orchestrator/quickstart/quickstart", {"--run_dir=" + run_dir, "--preset=distill"}, absl::Minutes(1));
+  EXPECT_EQ(taught.exit_code, 2);
+  EXPECT_THAT(taught.output, testing::HasSubstr("--preset=distill learns from a teacher"));
   EXPECT_FALSE(std::filesystem::exists(run_dir)) << "the next try finds it free";
 }
 

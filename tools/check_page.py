@@ -4,7 +4,7 @@
     tools/check_page.py PROGRAMS [--keep=FOLDER]
 
 PROGRAMS is the folder of the programs //viewer:report and //viewer:compare. Run folders are made up here: without a step, with one, with hostile answers, NaN and
-a continuation, without a critic, with rewards of tokens, that learns nothing, of fine-tuning, of preferences, of 10,000 steps. Of each page: no message on the console (an error,
+a continuation, without a critic, with rewards of tokens, without rewards, that learns nothing, of fine-tuning, of preferences, of 10,000 steps. Of each page: no message on the console (an error,
 a request that the page's policy refuses), the title, the latest step's numbers, and what belongs to its kind. --keep leaves
 folders and screenshots (light and dark, and 400 pixels wide) there.
 """
@@ -87,6 +87,8 @@ def runs():
     yield 'no_critic', dict(records=[ppo_step(s, critic=False) for s in range(40)], samples=[sample(3, 'two')])
     yield 'tokens', dict(records=[ppo_step(s) for s in range(4)],
                          samples=[sample(s, '1+1=3') | {'token_texts': ['1+1', '=3', HOSTILE[0]], 'token_rewards': [0.5, -1, 0]} for s in range(4)])
+    yield 'no_rewards', dict(records=[{k: v for k, v in ppo_step(s, critic=False).items() if not k.startswith('reward/')} for s in range(40)],
+                             samples=[sample(s, 'two') | {'reward': None, 'kl': 0.375} for s in range(40)])
     yield 'no_gradient', dict(records=[ppo_step(s) | {name: 0 for name in NOTHING} for s in range(40)])
     yield 'sft', dict(records=[offline_step('sft', s) for s in range(50)], program='sft')
     yield 'dpo', dict(records=[offline_step('dpo', s) for s in range(50)], program='dpo')
@@ -130,7 +132,7 @@ def check_page(name, folder, records):
         step = latest['step'] + 1
         check(name, f'the readout lacks step {step}: {readout}', f'{step:,}' in readout)
         kind = next((k for k in ('sft', 'dpo') if k + '/loss' in latest), None)
-        value = latest[kind + '/loss'] if kind else latest['reward/mean']
+        value = latest[kind + '/loss'] if kind else latest.get('reward/mean', latest['kl/mean'])
         check(name, f'the readout lacks {shown(value)}: {readout}', shown(value) in readout)
         check(name, 'its steps are not told', f'{len(records):,} of {len(records):,} steps' in re.sub(r'<[^>]+>', '', dom))
     body = re.sub(r'<[^>]+>', '', re.sub(r'<script.*?</script>', '', dom, flags=re.S))
@@ -145,6 +147,8 @@ def check_page(name, folder, records):
               spans[:2] == [('gain', 'reward of its last token: 0.5', '1+1'), ('loss', 'reward of its last token: −1', '=3')])
     if name == 'no_gradient':
         check(name, 'charts that cannot be logarithmic are not linear', body.count('linear: nothing above 0') == 4)
+    if name == 'no_rewards':
+        check(name, 'the KL is not in the place of rewards', 'mean KL' in body and '0.375' in body and 'mean reward' not in body)
     if name == 'no_critic':
         check(name, 'it has a critic', 'Gradient norm, critic' not in body)
     if name == 'dpo':

@@ -368,7 +368,7 @@ absl::Status RunFolder::WriteSamples(const std::vector<SampleRecord>& samples) {
     object["prompt"] = sample.prompt;
     object["response"] = sample.response;
     object["label"] = sample.label;
-    object["reward"] = Number(ShortestOfFp32(sample.reward));
+    object["reward"] = sample.reward.has_value() ? Number(ShortestOfFp32(*sample.reward)) : Json(nullptr);
     Json parts = Json::object();
     for (const auto& [name, value] : sample.parts) parts[name] = Number(ShortestOfFp32(value));
     object["parts"] = parts;

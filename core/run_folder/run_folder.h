@@ -60,7 +60,7 @@ struct SampleRecord {
   std::string prompt;
   std::string response;
   std::string label;
-  double reward = 0;
+  std::optional<double> reward;  // absent where answers have none
   std::map<std::string, float> parts;
   // What of `reward` each token has, where sources say so, and the texts of these tokens; else both are empty.
   std::vector<float> token_rewards;

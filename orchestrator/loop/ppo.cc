@@ -281,7 +281,7 @@ absl::Status PpoLoop::Step(int64_t step) {
   }
   AddDataMetrics(run_.prompts.rows(), sampler_->drawn(), &metrics);
   AddSourceMetrics(batch, run_.prompts.sources().size(), HasRewards(config_), &metrics);
-  QUARTET_RETURN_IF_ERROR(run_.folder.WriteSamples(PickSamples(step, batch, run_.tokenizer)));
+  QUARTET_RETURN_IF_ERROR(run_.folder.WriteSamples(PickSamples(step, batch, HasRewards(config_), run_.tokenizer)));
   const bool last = IsLast(step);
   const auto is_due = [&](int64_t every) { return last || (every > 0 && (step + 1) % every == 0); };
   const bool evaluate = !run_.evaluation_sets.empty() && is_due(config_.train().eval_steps());

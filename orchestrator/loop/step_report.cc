@@ -43,7 +43,8 @@ absl::Status AddServiceMetrics(Services& services, Metrics* metrics) {
   return absl::OkStatus();
 }
 
-std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience>& batch, const Tokenizer& tokenizer) {
+std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience>& batch, bool has_rewards,
+                                      const Tokenizer& tokenizer) {
   std::vector<SampleRecord> samples;
   const int64_t count = std::min<int64_t>(kSamplesPerStep, static_cast<int64_t>(batch.size()));
   for (int64_t i = 0; i < count; ++i) {
@@ -53,7 +54,7 @@ std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience
     sample.prompt = e.prompt->text;
     sample.response = e.response;
     sample.label = e.prompt->label;
-    sample.reward = e.reward;
+    if (has_rewards) sample.reward = e.reward;
     sample.parts = e.reward_parts;
     sample.token_rewards = e.token_rewards;
     if (!e.token_rewards.empty()) sample.token_texts = ActionTexts(e.tokens, tokenizer);

@@ -18,8 +18,9 @@ namespace quartet {
 // Peak memory by service and category, the largest over its ranks, and the figures that services give of themselves.
 absl::Status AddServiceMetrics(Services& services, Metrics* metrics);
 
-// A few answers to different prompts, from the whole batch.
-std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience>& batch, const Tokenizer& tokenizer);
+// A few answers to different prompts, from the whole batch; with their rewards where they have some.
+std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience>& batch, bool has_rewards,
+                                      const Tokenizer& tokenizer);
 
 // Where the prompts of the run are from several sources: of each that the batch has, source/<name>/reward
 // (where answers have rewards), response_length (means) and share (of the batch's answers).

@@ -580,7 +580,7 @@ function answerCell(k, find) {
 const plain = v => v === null || v === undefined ? '–' : String(+v.toPrecision(3)).replace('-', '−');
 function rewardCell(k) {
   const cell = make('td', {class: 'num', 'data-name': 'reward'}, plain(A.reward[k]));
-  if (partNames.length > 1) cell.append(make('div', {class: 'parts'}, partNames.flatMap(p => [make('span', {title: p}, visible(p)), make('span', {}, plain(A.parts[p][k]))])));
+  if (partNames.length > (MAINNAME === 'reward' ? 1 : 0)) cell.append(make('div', {class: 'parts'}, partNames.flatMap(p => [make('span', {title: p}, visible(p)), make('span', {}, plain(A.parts[p][k]))])));
   return cell;
 }
 function columnsOf(list) { return [make('colgroup', {}, list.map(c => make('col', {style: {width: c[2]}}))), make('thead', {}, make('tr', {}, list.map(c => make('th', {class: c[1] ? 'num' : null}, c[0]))))]; }
@@ -589,21 +589,23 @@ function change() {
   const me = shapeOf(anchor), like = new Array(M);
   let top = 0;
   for (let k = 0; k < M; k++) { like[k] = likeness(me.words, shapeOf(k).words); if (k !== anchor) top = Math.max(top, like[k]); }
+  // Answers without rewards are told apart by their KL.
+  const worth = k => A.reward[k] ?? A.kl[k] ?? 0, worths = like.map((_, k) => worth(k));
   const kind = k => like[k] >= .85 * top;
   const slices = Math.min(8, new Set(A.step).size), first = A.step[0], last = A.step[M - 1] + 1, table = make('table', {class: 'answers'});
-  table.append(...columnsOf([['steps', 1, '92px'], ['mean reward', 1, '120px'], ['like it', 1, '52px'], ['prompt', 0, '30%'], ['answer', 0, ''], ['right answer', 0, '12%'], ['reward', 1, partNames.length > 1 ? '96px' : '64px']]));
+  table.append(...columnsOf([['steps', 1, '92px'], ['mean ' + MAINNAME, 1, '120px'], ['like it', 1, '52px'], ['prompt', 0, '30%'], ['answer', 0, ''], ['right answer', 0, '12%'], ['reward', 1, partNames.length > 1 ? '96px' : '64px']]));
   const body = make('tbody');
   for (let q = 0; q < slices; q++) {
     const a = Math.ceil(first + (last - first) * q / slices), b = Math.ceil(first + (last - first) * (q + 1) / slices) - 1;
     const of = []; for (let k = 0; k < M; k++) if (A.step[k] >= a && A.step[k] <= b && kind(k)) of.push(k);
     if (!of.length) continue;
-    const mean = of.reduce((s, k) => s + A.reward[k], 0) / of.length;
+    const mean = of.reduce((s, k) => s + worth(k), 0) / of.length;
     // Typical first: on the side of the mean where most are; then the likest.
-    const rewards = of.map(k => A.reward[k]).sort((x, y) => x - y), median = rewards[rewards.length >> 1];
-    const best = of.includes(anchor) ? anchor : of.slice().sort((x, y) => Math.abs(A.reward[x] - median) - Math.abs(A.reward[y] - median) || likeness(me.letters, shapeOf(y).letters) - likeness(me.letters, shapeOf(x).letters))[0];
-    const scale = D.bounds || [Math.min(...A.reward), Math.max(...A.reward)];
+    const rewards = of.map(worth).sort((x, y) => x - y), median = rewards[rewards.length >> 1];
+    const best = of.includes(anchor) ? anchor : of.slice().sort((x, y) => Math.abs(worth(x) - median) - Math.abs(worth(y) - median) || likeness(me.letters, shapeOf(y).letters) - likeness(me.letters, shapeOf(x).letters))[0];
+    const scale = MAINNAME === 'reward' && D.bounds || [Math.min(...worths), Math.max(...worths)];
     body.append(make('tr', {'aria-selected': String(best === anchor)}, make('td', {class: 'num', 'data-name': 'steps'}, `${group(a)}–${group(b)}`),
-      make('td', {class: 'num', 'data-name': 'mean reward'}, sig(mean), make('span', {class: 'level'}, make('i', {style: {width: 100 * Math.max(0, (mean - scale[0]) / (scale[1] - scale[0] || 1)) + '%'}}))),
+      make('td', {class: 'num', 'data-name': 'mean ' + MAINNAME}, sig(mean), make('span', {class: 'level'}, make('i', {style: {width: 100 * Math.max(0, (mean - scale[0]) / (scale[1] - scale[0] || 1)) + '%'}}))),
       make('td', {class: 'num muted', 'data-name': 'samples like it'}, group(of.length)), textCell(A.prompt[best], 'prompt'), answerCell(best), textCell(A.label[best], 'right answer'), rewardCell(best)));
   }
   table.append(body);
