@@ -23,8 +23,8 @@ namespace quartet {
 namespace {
 
 constexpr const char* kAdapterWeights = "adapter_model.safetensors";
-constexpr const char* kCompanions[] = {"config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json",
-                                       "chat_template.jinja", "generation_config.json"};
+constexpr const char* kCompanions[] = {"config.json",           "adapter_config.json", "tokenizer.json",
+                                       "tokenizer_config.json", "chat_template.jinja", "generation_config.json"};
 
 // Nothing where they cannot be read.
 std::optional<uint64_t> HashWeights(const std::string& folder) {
