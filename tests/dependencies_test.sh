@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Each argument is NAME=FILE: the labels that something depends on. Of a service's programs: no service may depend on
 # another one, nor on the orchestrator or the integration tests. Engines know no gRPC,
-# and of a configuration their own section alone; `libtorch_free` knows no LibTorch, and neither does the orchestrator, which
+# and of a configuration their own section alone; OpenAI's interface knows neither a service nor gRPC; `libtorch_free` knows no LibTorch, and neither does the orchestrator, which
 # reaches no service, no planner and nothing of deploy/; what shows a run reads its folder and knows no orchestrator.
 set -euo pipefail
 units=(rollout policy_trainer critic_trainer scorer orchestrator tests)
@@ -23,6 +23,7 @@ for argument in "$@"; do
     exit 1
   }
   case "${name}" in
+    core_openai) refuse "${file}" "${name}" '^@libtorch//\|^@com_github_grpc_grpc//:grpc++$\|^//\(rollout\|policy_trainer\|critic_trainer\|scorer\|orchestrator\)[:/]' ;;
     engines)
       refuse "${file}" "${name}" '^@com_github_grpc_grpc//:grpc++$'
       refuse "${file}" "${name}" '^//core/config[:/]'

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "core/model/testing/padded_folder.h"
+#include "core/tokenizer/testing/piece_tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rollout/engine/engine.h"
 #include "rollout/engine/testing/engine_harness.h"
-#include "rollout/engine/testing/piece_tokenizer.h"
 
 namespace quartet {
 namespace {

@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/model/testing/edited_folder.h"
+#include "core/tokenizer/testing/piece_tokenizer.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "rollout/engine/testing/engine_harness.h"
-#include "rollout/engine/testing/piece_tokenizer.h"
 
 namespace quartet {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "rollout/engine/sampling/sampling_params.h"
-#include "rollout/engine/sampling/stop_strings.h"
+#include "core/generation/stop_strings.h"
+#include "rollout/engine/sampling/sampling_rule.h"
 
 namespace quartet {
 

@@ -8,10 +8,10 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/types/span.h"
+#include "core/generation/answer_text.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
 #include "rollout/engine/engine.h"
-#include "rollout/engine/sampling/answer_text.h"
 #include "rollout/engine/sampling/prompt_log_probs.h"
 #include "rollout/engine/sampling/sampler.h"
 #include "rollout/engine/scheduling/scheduler.h"

@@ -13,9 +13,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/status_macros.h"
-#include "rollout/http/api_error.h"
-#include "rollout/http/openai_request.h"
-#include "rollout/http/openai_response.h"
+#include "core/openai/api_error.h"
+#include "core/openai/openai_request.h"
+#include "core/openai/openai_response.h"
 
 namespace quartet {
 namespace {

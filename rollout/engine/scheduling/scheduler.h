@@ -41,7 +41,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "rollout/engine/sampling/answer_text.h"
+#include "core/generation/answer_text.h"
 #include "rollout/engine/scheduling/block_pool.h"
 #include "rollout/engine/scheduling/token_ids.h"
 

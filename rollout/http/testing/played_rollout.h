@@ -15,9 +15,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/deadline.h"
+#include "core/tokenizer/testing/piece_tokenizer.h"
 #include "rollout/calls/dispatcher.h"
 #include "rollout/calls/rollout_backend.h"
-#include "rollout/engine/testing/piece_tokenizer.h"
 
 namespace quartet {
 

@@ -1,4 +1,4 @@
-#include "rollout/http/openai_response.h"
+#include "core/openai/openai_response.h"
 
 #include <algorithm>
 #include <memory>
@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "rollout/engine/sampling/stop_strings.h"
-#include "rollout/http/api_error.h"
+#include "core/generation/stop_strings.h"
+#include "core/openai/api_error.h"
 
 namespace quartet {
 namespace {

@@ -1,4 +1,4 @@
-#include "rollout/http/api_error.h"
+#include "core/openai/api_error.h"
 
 #include <nlohmann/json.hpp>
 

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/generation/answer_text.h"
+#include "core/openai/openai_request.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
-#include "rollout/engine/sampling/answer_text.h"
-#include "rollout/http/openai_request.h"
 
 namespace quartet {
 

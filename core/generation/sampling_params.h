@@ -1,4 +1,4 @@
-// What the fields of SamplingParams (proto/rollout.proto) may be, and what they mean to the sampler. LibTorch-free.
+// What the fields of SamplingParams (proto/rollout.proto) may be. LibTorch-free.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "proto/rollout.pb.h"
-#include "rollout/engine/sampling/sampler.h"
 
 namespace quartet {
 
@@ -25,8 +24,5 @@ int64_t MostNewTokens(const SamplingParams& sampling, int64_t prompt_len, int64_
 // The same as CheckSamplingParams for a prompt that is to be served with `sampling`.
 absl::Status CheckPrompt(const SamplingParams& sampling, uint64_t prompt_index, const std::vector<int32_t>& ids,
                          int64_t vocab_size);
-
-// Of params that were checked.
-SamplingRule MakeSamplingRule(const SamplingParams& sampling);
 
 }  // namespace quartet

@@ -1,4 +1,4 @@
-#include "rollout/engine/sampling/text_reader.h"
+#include "core/generation/text_reader.h"
 
 #include <algorithm>
 #include <string_view>

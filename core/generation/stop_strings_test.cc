@@ -1,4 +1,4 @@
-#include "rollout/engine/sampling/stop_strings.h"
+#include "core/generation/stop_strings.h"
 
 #include <algorithm>
 #include <random>

@@ -1,11 +1,11 @@
-#include "rollout/engine/sampling/sampling_params.h"
+#include "core/generation/sampling_params.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "core/generation/stop_strings.h"
 #include "core/service/rpc/message_size.h"
-#include "rollout/engine/sampling/stop_strings.h"
 
 namespace quartet {
 namespace {
@@ -153,21 +153,6 @@ absl::Status CheckPrompt(const SamplingParams& sampling, uint64_t prompt_index, 
     }
   }
   return absl::OkStatus();
-}
-
-SamplingRule MakeSamplingRule(const SamplingParams& sampling) {
-  SamplingRule rule;
-  rule.temperature = sampling.temperature();
-  rule.top_k = sampling.top_k();
-  rule.top_p = sampling.top_p();
-  rule.min_p = sampling.min_p();
-  rule.repetition_penalty = sampling.has_repetition_penalty() ? sampling.repetition_penalty() : 1;
-  rule.presence_penalty = sampling.presence_penalty();
-  rule.frequency_penalty = sampling.frequency_penalty();
-  rule.logit_bias.assign(sampling.logit_bias().begin(), sampling.logit_bias().end());
-  rule.alternatives = sampling.logprobs();
-  rule.raw_log_probs = sampling.raw_logprobs();
-  return rule;
 }
 
 }  // namespace quartet

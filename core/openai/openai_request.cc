@@ -1,4 +1,4 @@
-#include "rollout/http/openai_request.h"
+#include "core/openai/openai_request.h"
 
 #include <algorithm>
 #include <limits>
@@ -15,8 +15,8 @@
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
-#include "rollout/engine/sampling/sampling_params.h"
-#include "rollout/http/api_error.h"
+#include "core/generation/sampling_params.h"
+#include "core/openai/api_error.h"
 
 namespace quartet {
 namespace {

@@ -1,6 +1,6 @@
 // The rollout's answers in, what clients read out.
 
-#include "rollout/http/openai_response.h"
+#include "core/openai/openai_response.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,11 +14,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/openai/testing/generated_answers.h"
+#include "core/openai/testing/openai_requests.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "rollout/engine/sampling/sampler.h"
-#include "rollout/engine/sampling/sampling_params.h"
-#include "rollout/http/testing/openai_requests.h"
 
 namespace quartet {
 namespace {
@@ -27,65 +26,6 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-const OpenAiAnswerOptions& Options() {
-  static const auto* options =
-      new OpenAiAnswerOptions{.id = "abc", .created = 1700000000, .policy_version = 3, .end_token_ids = {0}};
-  return *options;
-}
-
-struct Token {
-  int32_t id;
-  float log_prob;
-  std::vector<std::pair<int32_t, float>> alternatives;
-};
-
-void Describe(const std::vector<std::pair<int32_t, float>>& alternatives, TokenAlternatives* out) {
-  for (const auto& [id, log_prob] : alternatives) {
-    out->add_ids(id);
-    out->add_log_probs(log_prob);
-  }
-}
-
-GenerateReply TokensReply(uint64_t prompt, int32_t sample, const Token& token) {
-  GenerateReply reply;
-  GeneratedTokens& tokens = *reply.mutable_tokens();
-  tokens.set_prompt_index(prompt);
-  tokens.set_sample(sample);
-  tokens.add_ids(token.id);
-  tokens.add_log_probs(token.log_prob);
-  if (!token.alternatives.empty()) Describe(token.alternatives, tokens.add_alternatives());
-  return reply;
-}
-
-GenerateReply SequenceReply(uint64_t prompt, int32_t sample, const std::vector<int32_t>& prompt_ids,
-                            const std::vector<Token>& answer, GeneratedSequence::FinishReason reason,
-                            const std::string& stop_string = "") {
-  GenerateReply reply;
-  GeneratedSequence& sequence = *reply.mutable_sequence();
-  sequence.set_prompt_index(prompt);
-  sequence.set_sample(sample);
-  sequence.mutable_tokens()->mutable_ids()->Add(prompt_ids.begin(), prompt_ids.end());
-  for (const Token& token : answer) {
-    sequence.mutable_tokens()->add_ids(token.id);
-    sequence.add_log_probs(token.log_prob);
-    if (!token.alternatives.empty()) Describe(token.alternatives, sequence.add_alternatives());
-  }
-  sequence.set_finish_reason(reason);
-  sequence.set_stop_string(stop_string);
-  return reply;
-}
-
-// The data of server-sent events; "[DONE]" as a string.
-std::vector<json> EventsOf(const std::string& text) {
-  std::vector<json> events;
-  for (const absl::string_view part : absl::StrSplit(text, "\n\n", absl::SkipEmpty())) {
-    EXPECT_TRUE(absl::StartsWith(part, "data: ")) << part;
-    const std::string data(part.substr(6));
-    events.push_back(data == "[DONE]" ? json(data) : json::parse(data));
-  }
-  return events;
-}
 
 const std::vector<Token> kCatSat = {{2, -0.5f, {}}, {3, -1.5f, {}}, {0, -0.25f, {}}};
 
@@ -212,60 +152,6 @@ TEST(OpenAiAnswer, HasWhatEndedItWhereThatIsAskedFor) {
     EXPECT_EQ(text_of({{2, -1, {}}, {4, -1, {}}, {5, -1, {}}}, "sat"), " catsat");
     EXPECT_EQ(text_of({{2, -1, {}}, {8, -1, {}}}, ""), " cat:");
   }
-}
-
-// tools/golden/make_vllm_golden.py
-TEST(OpenAiAnswer, HasTheLogprobsThatVllmReturnsForTheSameRequest) {
-  std::vector<std::string> pieces;
-  for (int id = 0; id < 60; ++id) pieces.push_back(absl::StrCat("<", id, ">"));
-  const PieceTokenizer tokenizer(pieces);
-  const ServedModel model = {
-      .name = "tiny", .tokenizer = &tokenizer, .vocab_size = 60, .max_model_len = 64, .max_sequences = 100};
-  std::ifstream file("rollout/engine/sampling/testdata/vllm_sampler.json");
-  Sampler sampler;
-  int cases = 0;
-  for (const json& golden : json::parse(file)) {
-    SCOPED_TRACE(cases);
-    // The request has vLLM's names; all of its parameters but those of the log-probabilities are the case's.
-    json body = {{"prompt", golden["prompt"]}, {"max_tokens", 20}, {"logprobs", 3}};
-    for (const auto& [name, value] : golden.items()) {
-      if (name == "temperature" || name.starts_with("top_") || name.starts_with("min_") || name.ends_with("penalty") ||
-          name == "logit_bias") {
-        body[name] = value;
-      }
-    }
-    const absl::StatusOr<OpenAiRequest> request = ReadOpenAiRequest(false, body.dump(), model, kSeed);
-    ASSERT_TRUE(request.ok()) << request.status();
-    const SamplingRule rule = MakeSamplingRule(request->header.sampling());
-    const auto logits = golden["logits"].get<std::vector<float>>();
-    const auto prompt = golden["prompt"].get<std::vector<int32_t>>();
-    const auto before = golden["answer"].get<std::vector<int32_t>>();
-    const auto stops = golden["stop_tokens"].get<std::vector<int32_t>>();
-    SamplingHistory history{.prompt = prompt, .answer = before, .forbidden = {}};
-    if (static_cast<int32_t>(before.size()) < request->header.sampling().min_tokens()) history.forbidden = stops;
-    const auto token = sampler.Sample(logits, rule, history, NoiseKey(1, cases, 0, 0));
-    ASSERT_TRUE(token.ok()) << token.status();
-    ASSERT_TRUE(golden["sampled_log_probs"].contains(std::to_string(token->id)));
-
-    OpenAiAnswer answer(*request, model, {});
-    answer.Take(
-        SequenceReply(0, 0, prompt, {{token->id, token->log_prob, token->alternatives}}, GeneratedSequence::LENGTH));
-    const json whole = json::parse(answer.Whole());
-    const json& told = whole.at("choices").at(0).at("logprobs");
-    const auto expected = golden["raw_log_probs"].get<std::vector<double>>();
-    EXPECT_NEAR(told.at("token_logprobs").at(0).get<double>(), expected[token->id], 1e-5);
-    const json& top = told.at("top_logprobs").at(0);
-    ASSERT_GE(top.size(), 3u);
-    double least = 0;
-    for (const auto& [text, log_prob] : top.items()) {
-      const auto id = std::find(pieces.begin(), pieces.end(), text) - pieces.begin();
-      EXPECT_NEAR(log_prob.get<double>(), expected.at(id), 1e-5);
-      if (id != token->id) least = std::min(least, log_prob.get<double>());
-    }
-    EXPECT_LE(std::count_if(expected.begin(), expected.end(), [&](double p) { return p > least + 1e-5; }), 3);
-    ++cases;
-  }
-  EXPECT_EQ(cases, 60);
 }
 
 TEST(OpenAiAnswer, SaysWhatEndedIt) {

@@ -1,4 +1,4 @@
-#include "rollout/engine/sampling/text_reader.h"
+#include "core/generation/text_reader.h"
 
 #include <memory>
 #include <random>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/base/utf8.h"
+#include "core/tokenizer/testing/piece_tokenizer.h"
 #include "gtest/gtest.h"
-#include "rollout/engine/testing/piece_tokenizer.h"
 
 namespace quartet {
 namespace {

@@ -1,6 +1,6 @@
 // Requests in, what the rollout has to do out.
 
-#include "rollout/http/openai_request.h"
+#include "core/openai/openai_request.h"
 
 #include <filesystem>
 #include <fstream>
@@ -12,10 +12,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/openai/api_error.h"
+#include "core/openai/testing/openai_requests.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "rollout/http/api_error.h"
-#include "rollout/http/testing/openai_requests.h"
 
 namespace quartet {
 namespace {

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/status/statusor.h"
-#include "rollout/engine/testing/piece_tokenizer.h"
-#include "rollout/http/openai_request.h"
+#include "core/openai/openai_request.h"
+#include "core/tokenizer/testing/piece_tokenizer.h"
 
 namespace quartet {
 

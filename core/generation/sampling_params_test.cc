@@ -1,4 +1,4 @@
-#include "rollout/engine/sampling/sampling_params.h"
+#include "core/generation/sampling_params.h"
 
 #include <cmath>
 #include <functional>
@@ -133,17 +133,6 @@ TEST(SamplingParams, AllowNoAnswerThatNoMessageHasRoomFor) {
   EXPECT_GT(MostNewTokens(sampling, 100'000, kVocabulary), 8'000'000);
   sampling.set_prompt_logprobs(20);
   EXPECT_EQ(MostNewTokens(sampling, 10'000'000, kVocabulary), -1);
-}
-
-TEST(SamplingParams, WithoutARepetitionPenaltyThereIsNone) {
-  EXPECT_EQ(MakeSamplingRule(Plain()).repetition_penalty, 1);
-  SamplingParams sampling = Plain();
-  sampling.set_repetition_penalty(1.5f);
-  (*sampling.mutable_logit_bias())[3] = 2;
-  ASSERT_TRUE(CheckSamplingParams(sampling, 50, false).ok());
-  const SamplingRule rule = MakeSamplingRule(sampling);
-  EXPECT_EQ(rule.repetition_penalty, 1.5f);
-  EXPECT_EQ(rule.logit_bias, (std::vector<std::pair<int32_t, float>>{{3, 2.0f}}));
 }
 
 }  // namespace

@@ -9,9 +9,9 @@
 #include <string_view>
 
 #include "absl/types/span.h"
+#include "core/generation/stop_strings.h"
+#include "core/generation/text_reader.h"
 #include "core/tokenizer/tokenizer.h"
-#include "rollout/engine/sampling/stop_strings.h"
-#include "rollout/engine/sampling/text_reader.h"
 
 namespace quartet {
 

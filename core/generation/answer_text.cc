@@ -1,4 +1,4 @@
-#include "rollout/engine/sampling/answer_text.h"
+#include "core/generation/answer_text.h"
 
 #include <algorithm>
 #include <utility>

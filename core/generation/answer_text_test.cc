@@ -1,6 +1,6 @@
 // Against vLLM's detokenizer (tools/golden/make_vllm_golden.py).
 
-#include "rollout/engine/sampling/answer_text.h"
+#include "core/generation/answer_text.h"
 
 #include <fstream>
 #include <map>
@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/tokenizer/testing/piece_tokenizer.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "rollout/engine/testing/piece_tokenizer.h"
 
 namespace quartet {
 namespace {
@@ -148,7 +148,7 @@ TEST(AnswerText, EndsWithCharactersOfSeveralTokens) {
 }
 
 TEST(AnswerText, EndsWhereItEndsInVllm) {
-  std::ifstream file("rollout/engine/sampling/testdata/vllm_stop.json");
+  std::ifstream file("core/generation/testdata/vllm_stop.json");
   std::map<std::string, std::unique_ptr<Tokenizer>> tokenizers;
   int ended = 0;
   int cases = 0;
