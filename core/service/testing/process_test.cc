@@ -670,6 +670,30 @@ TEST(Process, ARankThatDiesBetweenCallsEndsTheOthers) {
   leader.ExpectEnd(1, {"the ranks cannot work together any more: rank 1 (127.0.0.1:", "is gone"});
 }
 
+// Both hear what was wrong: the one that goes on again has nothing to say against the others.
+TEST(Process, ARankThatIsStoppedIsGivenUpAndTakesNobodyElseForGone) {
+  for (const int stopped : {0, 1}) {
+    const std::string listen = absl::StrCat("--listen=127.0.0.1:", FreePort());
+    std::vector<std::unique_ptr<Toy>> ranks;
+    for (const int rank : {0, 1}) {
+      Variables variables = Node(rank);
+      variables["TOY_BEAT"] = "100ms";
+      ranks.push_back(std::make_unique<Toy>(Strings{listen}, variables));
+    }
+    ASSERT_EQ(ranks[0]->RankPids().size(), 2u);
+    ranks[stopped]->process().Signal(SIGSTOP);
+    const std::string why = "has not answered for 2.5s: it is stopped, or its host is gone";
+    ranks[1 - stopped]->ExpectEnd(
+        1, {absl::StrCat("the ranks cannot work together any more: rank ", stopped, " (127.0.0.1:"), why});
+    ranks[stopped]->process().Signal(SIGCONT);
+    ranks[stopped]->ExpectEnd(1, {"the ranks cannot work together any more: "});
+    // What the other said of it as it ended may be lost.
+    const std::string log = ranks[stopped]->Log();
+    EXPECT_TRUE(log.find(why) != std::string::npos || log.find(": this one was stopped") != std::string::npos) << log;
+    for (const auto& rank : ranks) EXPECT_EQ(rank->Log().find(") is gone"), std::string::npos) << rank->Log();
+  }
+}
+
 // Not the first to end because of it.
 TEST(Process, TheOthersOfALauncherNameTheRankThatIsStopped) {
   Toy toy({"--ranks=3", "--listen=127.0.0.1:0"}, {{"TOY_BEAT", "100ms"}});

@@ -54,8 +54,11 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
         joined_(context.world_size),
         lanes_(context.world_size),
         left_(context.world_size),
-        own_pause_(beat, kMostSilentBeats) {
+        own_pause_(beat, kMostSilentBeats + 2) {
     joined_[context.rank] = endpoints_[context.rank] = context.endpoint;
+    if (context.world_size == 1) return;
+    const std::lock_guard lock(mutex_);
+    Call([this] { Watch(); });
   }
 
   ~RankGroupImpl() override { Stop(); }
@@ -121,7 +124,6 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   absl::Status Start(std::shared_ptr<grpc::Channel> leader, absl::Duration timeout) override {
     if (!is_leader()) Join(leader);
     std::unique_lock lock(mutex_);
-    if (world_size() > 1) Call([this] { Watch(); });
     if (is_leader()) Welcome();
     changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout), [this] { return welcome_ || !lost_.ok() || leaving_; });
     if (!lost_.ok()) return lost_;
@@ -318,10 +320,11 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     ask.set_ask(true);
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, absl::ToChronoNanoseconds(beat_), [this] { return leaving_; })) {
-      own_pause_.Beat();
+      const bool paused = own_pause_.Beat();
       for (int r = 0; r < world_size(); ++r) {
         LaneEnd& lane = lanes_[r];
         if (!lane.cancel || left_[r]) continue;
+        if (paused) lane.silent_beats = 0;  // what came meanwhile is yet to be read
         if (++lane.silent_beats > kMostSilentBeats) {
           GiveUp(r);
         } else if (is_leader()) {
