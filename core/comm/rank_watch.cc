@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <limits>
@@ -26,16 +25,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/base/running_wait.h"
 #include "core/base/status_macros.h"
 
 namespace quartet {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // A rank that does not answer for so long is missing. Its watching thread has nothing else to do.
-constexpr std::chrono::milliseconds kAnswerTime{2000};
-constexpr std::chrono::milliseconds kAskAgain{200};
+constexpr absl::Duration kAnswerTime = absl::Seconds(2);
+constexpr absl::Duration kAskAgain = absl::Milliseconds(200);
 // Of how many collectives before the latest a rank remembers what they were; far more than are ever under way.
 constexpr int kRemembered = 64;
 
@@ -146,15 +144,16 @@ class UdpRankWatch final : public RankWatch {
     if (std::exchange(failed_, true)) return verdict_;
     ++round_;
     std::fill(answers_.begin(), answers_.end(), std::nullopt);
-    const auto deadline = Clock::now() + kAnswerTime;
-    while (Clock::now() < deadline && Ended(number).empty() && !Silent(number).empty()) {
+    const auto known = [&] { return !Ended(number).empty() || Silent(number).empty(); };
+    // In turns, each of which this rank has run for: where it is stopped meanwhile it says nothing of the others.
+    for (int turns = kAnswerTime / kAskAgain; turns > 0 && !known(); --turns) {
       for (const int rank : Silent(number)) {
         Message question = NewMessage(Type::kQuestion);
         question.round = round_;
         question.number = number;
         Send(rank, question);
       }
-      changed_.wait_for(lock, kAskAgain, [&] { return !Ended(number).empty() || Silent(number).empty(); });
+      WaitWhileRunning(changed_, lock, Deadline::In(kAskAgain), known);
     }
     if (!verdict_.empty() && number >= verdict_from_) return verdict_;
     // This rank is about to leave because another has left: the others must hear of the first, not of this one.

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -125,6 +128,29 @@ TEST(RankWatch, ARankWithoutAnAnsweringThreadIsMissing) {
   ASSERT_TRUE((*asking)->Start(0, {(*asking)->address(), (*mute)->address()}, {0, 1}, [](int64_t) {}).ok());
   (*asking)->Begin(1, CollectiveKind::kAllGather, 100);
   EXPECT_THAT((*asking)->Diagnose(1), HasSubstr("rank 1 does not answer"));
+}
+
+// The other answers only once this one runs again.
+TEST(RankWatch, ARankThatIsStoppedAsItAsksTakesNobodyForMissing) {
+  auto asking = RankWatch::Open("127.0.0.1");
+  auto answering = RankWatch::Open("127.0.0.1");
+  ASSERT_TRUE(asking.ok() && answering.ok());
+  const std::vector<std::string> addresses = {(*asking)->address(), (*answering)->address()};
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!(*asking)->Start(0, addresses, {0, 1}, [](int64_t) {}).ok()) _exit(2);
+    (*asking)->Begin(1, CollectiveKind::kAllGather, 100);
+    _exit((*asking)->Diagnose(1) == "rank 1 has not come to collective 1" ? 0 : 1);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1950));
+  kill(child, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2000));
+  kill(child, SIGCONT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  ASSERT_TRUE((*answering)->Start(1, addresses, {0, 1}, [](int64_t) {}).ok());
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST(RankWatch, ARankThatLeavesEndsOnlyWhatItHasNotFinished) {

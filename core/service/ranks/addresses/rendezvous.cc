@@ -19,13 +19,11 @@ namespace {
 // How often a waiting call looks whether it should give up.
 constexpr absl::Duration kSlice = absl::Milliseconds(100);
 
-// Waits in slices, so that `stopped` ends it soon.
+// Waits in slices, so that `stopped` ends it soon, and counts those: while this process does not run no time passes.
 template <typename Stopped>
 absl::StatusOr<std::vector<std::string>> WaitInSlices(KeyValueStore* store, const std::vector<std::string>& keys,
                                                       absl::Duration timeout, Stopped stopped) {
-  const Deadline deadline = Deadline::In(timeout);
-  for (;;) {
-    const absl::Duration left = deadline.left();
+  for (absl::Duration left = timeout;; left -= kSlice) {
     absl::StatusOr<std::vector<std::string>> values = store->Wait(keys, std::min(left, kSlice));
     if (values.ok() || values.status().code() != absl::StatusCode::kDeadlineExceeded || left <= kSlice) return values;
     if (stopped()) {

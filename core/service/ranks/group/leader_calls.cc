@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/logging.h"
+#include "core/base/running_wait.h"
 #include "core/base/status_macros.h"
 #include "core/comm/agreed_error.h"
 #include "core/errors/exceptions.h"
@@ -89,9 +90,7 @@ void LeaderCalls::Name(const std::vector<std::string>& names) {
 
 template <typename Condition>
 bool LeaderCalls::Wait(Lock& lock, const Deadline& until, Condition condition) {
-  if (!until.never()) return changed_.wait_until(lock, until.time(), condition);
-  changed_.wait(lock, condition);
-  return true;
+  return WaitWhileRunning(changed_, lock, until, condition);
 }
 
 absl::StatusOr<std::vector<RankOutput>> LeaderCalls::Run(const std::string& name, const RankMethod& method,

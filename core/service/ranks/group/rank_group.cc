@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/running_wait.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
 #include "core/comm/agreed_error.h"
@@ -125,7 +126,8 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     if (!is_leader()) Join(leader);
     std::unique_lock lock(mutex_);
     if (is_leader()) Welcome();
-    changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout), [this] { return welcome_ || !lost_.ok() || leaving_; });
+    WaitWhileRunning(changed_, lock, Deadline::In(timeout),
+                     [this] { return welcome_ || !lost_.ok() || leaving_; });
     if (!lost_.ok()) return lost_;
     if (leaving_) return absl::CancelledError("this rank is stopping");
     if (!welcome_) {
