@@ -10,8 +10,8 @@
 
 namespace quartet {
 
-// As changed.wait_until. But where this process was stopped for longer than a second, time passed in which it could hear
-// nobody, and it has not yet read what came meanwhile: false only once it has run for a second since.
+// As changed.wait_until. But where this process was stopped for longer than a second, time passed in which it could
+// hear nobody, and it has not yet read what came meanwhile: false only once it has run for a second since.
 template <typename Condition>
 bool WaitWhileRunning(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, const Deadline& deadline,
                       Condition condition) {

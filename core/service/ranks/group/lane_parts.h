@@ -29,16 +29,21 @@ inline absl::Status CheckSizes(const std::string& of, const std::string& head, c
 }
 
 // Gives `items` to `send` in messages of bounded size (an item that is larger has one to itself), the last of which is
-// `last` with what is left of them.
+// `last` with what is left of them. `of`: &RankMessage::mutable_work or that of an answer.
 template <typename Send>
-void SendInParts(LanePart last, std::vector<std::string> items, Send send) {
+void SendInParts(LanePart last, std::vector<std::string> items, LanePart* (RankMessage::*of)(), Send send) {
   constexpr size_t kPartBytes = size_t{1} << 20;
+  const auto send_part = [&](LanePart part) {
+    RankMessage message;
+    *(message.*of)() = std::move(part);
+    send(std::move(message));
+  };
   LanePart part;
   size_t bytes = 0;
   const auto make_room = [&](size_t more) {
     if (part.items_size() > 0 && bytes + more > kPartBytes) {
       part.set_call(last.call());
-      send(std::exchange(part, LanePart()));
+      send_part(std::exchange(part, LanePart()));
       bytes = 0;
     }
     bytes += more;
@@ -50,7 +55,7 @@ void SendInParts(LanePart last, std::vector<std::string> items, Send send) {
   make_room(last.head().size());
   last.mutable_items()->Swap(part.mutable_items());
   last.set_last(true);
-  send(std::move(last));
+  send_part(std::move(last));
 }
 
 }  // namespace quartet

@@ -195,10 +195,12 @@ class ByHand : public Rank::Service {
     message.mutable_welcome()->add_endpoints("host:2");
     stream->Write(message);
     if (!end.ok()) return end;
+    while (deaf && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
     while (stream->Read(&message)) said.push_back(message);
     return grpc::Status::OK;
   }
   grpc::Status end;               // of the lane, unless it is OK
+  bool deaf = false;              // it reads no more, and the follower has much to say
   std::vector<RankMessage> said;  // by the follower, once it has ended the lane
 };
 
@@ -226,8 +228,12 @@ std::string BrokenBeside(ByHand* leader) {
                                absl::Milliseconds(20));
   const auto channel = grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials());
   follower->Start(channel, absl::Seconds(30)).IgnoreError();
+  std::thread speaker([&] {
+    for (int i = 0; leader->deaf && i < 32; ++i) follower->SendEvent(0, std::string(1 << 20, 'x'));
+  });
   const std::string why = broken.get_future().get();
-  follower->CloseLanes(Deadline::In(absl::Seconds(30)));
+  follower->CloseLanes(Deadline::In(leader->deaf ? absl::ZeroDuration() : absl::Seconds(30)));
+  speaker.join();
   return why;
 }
 
@@ -237,6 +243,12 @@ TEST(Follower, GivesUpALeaderThatIsSilentAndTellsIt) {
   EXPECT_EQ(BrokenBeside(&leader), why);
   ASSERT_FALSE(leader.said.empty());
   EXPECT_EQ(leader.said.back().leaves().why(), why);
+}
+
+TEST(Follower, GivesUpALeaderThatIsSilentWhileItHasMuchToTellIt) {
+  ByHand leader;
+  leader.deaf = true;
+  EXPECT_EQ(BrokenBeside(&leader), "rank 0 (host:1) has not answered for 500ms: it is stopped, or its host is gone");
 }
 
 // As one that was stopped for a time hears it: the leader is there.

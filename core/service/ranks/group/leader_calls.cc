@@ -74,19 +74,13 @@ struct LeaderCalls::Call {
 };
 
 LeaderCalls::LeaderCalls(int ranks, absl::Duration collective_timeout, OwnRank& own,
-                         std::function<void(int, RankMessage)> send)
+                         std::function<std::string(int)> name, std::function<void(int, RankMessage)> send)
     : ranks_(ranks),
       collective_timeout_(collective_timeout),
       own_(own),
+      name_(std::move(name)),
       send_(std::move(send)),
-      heard_(ranks, kNoLane) {
-  for (int rank = 0; rank < ranks; ++rank) names_.push_back(absl::StrCat("rank ", rank));
-}
-
-void LeaderCalls::Name(const std::vector<std::string>& names) {
-  const std::lock_guard lock(mutex_);
-  names_ = names;
-}
+      heard_(ranks, kNoLane) {}
 
 template <typename Condition>
 bool LeaderCalls::Wait(Lock& lock, const Deadline& until, Condition condition) {
@@ -184,7 +178,7 @@ absl::Status LeaderCalls::AwaitBegin(const std::shared_ptr<Call>& call, Lock& lo
   if (call->begun) return absl::OkStatus();
   call->withdrawn = true;
   QUARTET_RETURN_IF_ERROR(CheckOpen(*call));
-  return absl::DeadlineExceededError(absl::StrCat(call->name, ": it has not begun in time on ", names_[0]));
+  return absl::DeadlineExceededError(absl::StrCat(call->name, ": it has not begun in time on ", name_(0)));
 }
 
 bool LeaderCalls::Begin(const std::shared_ptr<Call>& call) {
@@ -201,11 +195,8 @@ bool LeaderCalls::Begin(const std::shared_ptr<Call>& call) {
     last.set_method(call->name);
     last.set_head(std::move(input.header));
     last.set_beside(call->method.beside());
-    SendInParts(std::move(last), std::move(input.items), [&](LanePart part) {
-      RankMessage message;
-      *message.mutable_work() = std::move(part);
-      send_(rank, std::move(message));
-    });
+    SendInParts(std::move(last), std::move(input.items), &RankMessage::mutable_work,
+                [&](RankMessage message) { send_(rank, std::move(message)); });
   }
   changed_.notify_all();
   return true;
@@ -248,7 +239,7 @@ void LeaderCalls::Answer(int rank, LanePart answer) {
 void LeaderCalls::Lose(int rank, const std::string& fate) {
   const std::lock_guard lock(mutex_);
   heard_[rank] = kNoLane;
-  if (refusal_.ok()) refusal_ = absl::UnavailableError(absl::StrCat(names_[rank], " ", fate));
+  if (refusal_.ok()) refusal_ = absl::UnavailableError(absl::StrCat(name_(rank), " ", fate));
   for (const auto& [number, call] : sent_) {
     if (call->outputs[rank].has_value()) continue;
     call->lost = true;
@@ -281,7 +272,7 @@ void LeaderCalls::End(const absl::Status& status) {
 }
 
 std::string LeaderCalls::NamesOf(const std::vector<int>& ranks) const {
-  return absl::StrJoin(ranks, ", ", [this](std::string* out, int rank) { *out += names_[rank]; });
+  return absl::StrJoin(ranks, ", ", [this](std::string* out, int rank) { *out += name_(rank); });
 }
 
 std::string LeaderCalls::Unanswered(const Call& call) const {
@@ -294,7 +285,7 @@ std::string LeaderCalls::Unanswered(const Call& call) const {
 
 // What the call's failures come to. The first is the cause; what ranks say that were cut off because of it is not.
 absl::Status LeaderCalls::ErrorOf(const Call& call) const {
-  const auto of = [&](int rank) { return Prefixed(names_[rank], call.outputs[rank]->status()); };
+  const auto of = [&](int rank) { return Prefixed(name_(rank), call.outputs[rank]->status()); };
   const auto cause = std::find_if(call.failures.begin(), call.failures.end(),
                                   [&](int rank) { return !absl::IsCancelled(of(rank)) && !absl::IsAborted(of(rank)); });
   absl::Status error;

@@ -24,12 +24,9 @@ namespace quartet {
 // Thread safe.
 class LeaderCalls {
  public:
-  // What is sent to a rank, in the order of `send`, which does not wait.
-  LeaderCalls(int ranks, absl::Duration collective_timeout, OwnRank& own,
+  // `name`: of a rank, in messages. What is sent to a rank, in the order of `send`, which does not wait.
+  LeaderCalls(int ranks, absl::Duration collective_timeout, OwnRank& own, std::function<std::string(int rank)> name,
               std::function<void(int rank, RankMessage)> send);
-
-  // Of all ranks, in messages. Before the first call.
-  void Name(const std::vector<std::string>& names);
 
   // As RankGroup::Run, of a call that is well made. `broken`: why the ranks cannot work together any more, else OK.
   absl::StatusOr<std::vector<RankOutput>> Run(const std::string& name, const RankMethod& method,
@@ -71,12 +68,12 @@ class LeaderCalls {
   const int ranks_;
   const absl::Duration collective_timeout_;
   OwnRank& own_;
+  const std::function<std::string(int)> name_;
   const std::function<void(int, RankMessage)> send_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::vector<std::string> names_;
   std::deque<const Call*> queue_;                   // those of the executor threads; the first runs, or is about to
   std::map<uint64_t, std::shared_ptr<Call>> sent_;  // by number, until Run returns
   uint64_t last_number_ = 0;

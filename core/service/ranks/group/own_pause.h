@@ -21,8 +21,8 @@ class OwnPause {
 
   // Whether a pause has ended since the last.
   bool Beat();
-  // How long the process was stopped, if that goes on or ended fewer than `patience` beats ago: others may have given it
-  // up for it. 0 otherwise.
+  // How long the process was stopped, if that goes on or ended fewer than `patience` beats ago: others may have given
+  // it up for it. 0 otherwise.
   absl::Duration Recent() const;
 
  private:

@@ -10,7 +10,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -21,8 +20,7 @@
 #include "core/base/running_wait.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
-#include "core/comm/agreed_error.h"
-#include "core/errors/exceptions.h"
+#include "core/service/ranks/group/follower_calls.h"
 #include "core/service/ranks/group/lane_join.h"
 #include "core/service/ranks/group/lane_parts.h"
 #include "core/service/ranks/group/leader_calls.h"
@@ -42,6 +40,8 @@ namespace {
 constexpr int kMostSilentBeats = 25;
 // For a lane's first message.
 constexpr int kJoinBeats = 10;
+// What a follower writes after all else: it says nothing more.
+const RankMessage kLast;
 
 class RankGroupImpl final : public RankGroup, private Rank::Service {
  public:
@@ -49,14 +49,15 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       : context_(context),
         callbacks_(std::move(callbacks)),
         beat_(beat),
-        endpoints_(context.world_size),
-        calls_(context.world_size, context.collective_timeout, own_,
-               [this](int rank, RankMessage message) { Tell(rank, std::move(message)); }),
+        calls_(
+            context.world_size, context.collective_timeout, own_, [this](int rank) { return LockedNameOf(rank); },
+            [this](int rank, RankMessage message) { Tell(rank, std::move(message)); }),
+        own_calls_(own_, [this](RankMessage message) { Write(0, std::move(message)); }),
         joined_(context.world_size),
         lanes_(context.world_size),
         left_(context.world_size),
         own_pause_(beat, kMostSilentBeats + 2) {
-    joined_[context.rank] = endpoints_[context.rank] = context.endpoint;
+    joined_[context.rank] = context.endpoint;
     if (context.world_size == 1) return;
     const std::lock_guard lock(mutex_);
     Call([this] { Watch(); });
@@ -68,7 +69,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   int world_size() const override { return context_.world_size; }
   std::vector<std::string> endpoints() const override {
     const std::lock_guard lock(mutex_);
-    return endpoints_;
+    return joined_;
   }
 
   void Register(const std::string& method, Kind kind, Handler handler) override {
@@ -91,7 +92,9 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     if (static_cast<int>(inputs.size()) != world_size()) {
       return absl::InternalError(absl::StrCat(method, ": ", inputs.size(), " inputs for ", world_size(), " ranks"));
     }
-    if (!started_) return absl::FailedPreconditionError(absl::StrCat(method, ": the ranks are not connected yet"));
+    if (std::unique_lock lock(mutex_); !welcome_) {
+      return absl::FailedPreconditionError(absl::StrCat(method, ": the ranks are not connected yet"));
+    }
     for (int r = 0; r < world_size(); ++r) {
       QUARTET_RETURN_IF_ERROR(
           Prefixed(method, CheckSizes(absl::StrCat("for rank ", r), inputs[r].header, inputs[r].items)));
@@ -105,11 +108,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   void SendEvent(int rank, std::string event) override {
     RankMessage message;
     message.set_event(std::move(event));
-    std::unique_lock lock(mutex_);
-    const std::shared_ptr<Outbox> outbox = lanes_[rank].outbox;
-    if (outbox == nullptr) return Say(rank, std::move(message));
-    lock.unlock();
-    outbox->Take(std::move(message));
+    Write(rank, std::move(message));
   }
 
   void Break(const absl::Status& status) override {
@@ -126,27 +125,18 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     if (!is_leader()) Join(leader);
     std::unique_lock lock(mutex_);
     if (is_leader()) Welcome();
-    WaitWhileRunning(changed_, lock, Deadline::In(timeout),
-                     [this] { return welcome_ || !lost_.ok() || leaving_; });
+    WaitWhileRunning(changed_, lock, Deadline::In(timeout), [this] { return welcome_ || !lost_.ok() || leaving_; });
     if (!lost_.ok()) return lost_;
     if (leaving_) return absl::CancelledError("this rank is stopping");
-    if (!welcome_) {
-      std::vector<int> missing;
-      for (int r = 1; r < world_size() && is_leader(); ++r) {
-        if (joined_[r].empty()) missing.push_back(r);
-      }
-      return absl::DeadlineExceededError(absl::StrCat(
-          "not all ranks came within ",
-          absl::FormatDuration(timeout > absl::Seconds(1) ? absl::Ceil(timeout, absl::Seconds(1)) : timeout),
-          is_leader() ? ": missing: rank " : ", as far as rank 0 knows", absl::StrJoin(missing, ", rank ")));
+    if (welcome_) return absl::OkStatus();
+    std::vector<int> missing;
+    for (int r = 1; r < world_size() && is_leader(); ++r) {
+      if (joined_[r].empty()) missing.push_back(r);
     }
-    endpoints_ = joined_;
-    std::vector<std::string> names;
-    for (int r = 0; r < world_size(); ++r) names.push_back(NameOf(r));
-    lock.unlock();
-    calls_.Name(names);
-    started_ = true;
-    return absl::OkStatus();
+    return absl::DeadlineExceededError(
+        absl::StrCat("not all ranks came within ",
+                     absl::FormatDuration(timeout > absl::Seconds(1) ? absl::Ceil(timeout, absl::Seconds(1)) : timeout),
+                     is_leader() ? ": missing: rank " : ", as far as rank 0 knows", absl::StrJoin(missing, ", rank ")));
   }
 
   void ReportLoad(const absl::Status& status) override {
@@ -178,26 +168,19 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     changed_.notify_all();
   }
 
-  bool AwaitCalls(const Deadline& until) override {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_until(lock, until.time(), [this] { return running_.empty(); });
-  }
+  bool AwaitCalls(const Deadline& until) override { return own_calls_.AwaitNone(until); }
 
   void EndCalls(const absl::Status& status) override {
     calls_.End(status);
-    std::unique_lock lock(mutex_);
-    end_.Update(status);
-    const std::set<uint64_t> running = running_;
-    lock.unlock();
-    for (const uint64_t call : running) Answer(call, status);
+    own_calls_.End(status);
   }
 
   void CloseLanes(const Deadline& until) override {
     Announce("it is not used any more", /*broken=*/false);
     if (is_leader()) calls_.AwaitHearing(until);
     std::unique_lock lock(mutex_);
-    if (std::exchange(lanes_[0].say, nullptr)) {
-      follower_->stream->WritesDone();  // the leader ends the lane then
+    if (follower_ != nullptr && lanes_[0].cancel) {
+      Say(0, kLast);  // the leader ends the lane then
       changed_.wait_until(lock, until.time(), [this] { return !lanes_[0].cancel; });
     }
     const absl::Status end = absl::UnavailableError("rank 0 is stopping");
@@ -223,8 +206,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   using Outbox = SerialThread<RankMessage>;
   // This rank's end of a lane; nothing of it once the lane has ended.
   struct LaneEnd {
-    std::shared_ptr<Outbox> outbox;        // of the leader
-    std::function<void(RankMessage)> say;  // of a follower
+    std::shared_ptr<Outbox> outbox;
     std::function<void(const absl::Status&)> cancel;
     int silent_beats = 0;
   };
@@ -235,11 +217,20 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     grpc::ClientContext context;
     const std::unique_ptr<Rank::Stub> stub;
     const std::unique_ptr<grpc::ClientReaderWriter<RankMessage, RankMessage>> stream;
+    const std::shared_ptr<Outbox> outbox = std::make_shared<Outbox>([this](const RankMessage& out) {
+      // What cannot be written, the reader hears of.
+      out.kind_case() == RankMessage::KIND_NOT_SET ? stream->WritesDone() : stream->Write(out);
+    });
     std::thread reader;
   };
 
   std::string NameOf(int rank) const {
     return absl::StrCat("rank ", rank, joined_[rank].empty() ? "" : absl::StrCat(" (", joined_[rank], ")"));
+  }
+
+  std::string LockedNameOf(int rank) const {
+    const std::lock_guard lock(mutex_);
+    return NameOf(rank);
   }
 
   static absl::Status Unusable(absl::string_view why) {
@@ -256,12 +247,17 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     lanes_[from].silent_beats = 0;
   }
 
-  // Under the lock, as what follows. On the leader it waits for nobody. A follower waits for the leader to read, which
-  // it does whatever happens.
+  // As Tell, without a change of threads where nothing else is being written: may wait until the other rank reads.
+  void Write(int rank, RankMessage message) {
+    std::unique_lock lock(mutex_);
+    const std::shared_ptr<Outbox> outbox = lanes_[rank].outbox;
+    lock.unlock();
+    if (outbox != nullptr) outbox->Take(std::move(message));
+  }
+
+  // Under the lock, as what follows. Waits for nobody.
   void Say(int rank, RankMessage message) {
-    const LaneEnd& lane = lanes_[rank];
-    if (lane.outbox != nullptr) return lane.outbox->Put(std::move(message));
-    if (lane.say) lane.say(std::move(message));
+    if (lanes_[rank].outbox != nullptr) lanes_[rank].outbox->Put(std::move(message));
   }
   void SayToAll(const RankMessage& message) {
     for (int r = 0; r < world_size(); ++r) Say(r, message);
@@ -389,7 +385,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     if (message->has_answer()) return calls_.Answer(from, std::move(*message->mutable_answer()));
     if (message->has_event() && events_.on_event) return events_.on_event(from, message->event());
     if (message->has_leaves()) return TakeLeave(from, message->leaves());
-    if (message->has_work() && !is_leader()) return TakeWork(std::move(*message->mutable_work()));
+    if (message->has_work() && !is_leader()) return own_calls_.Take(std::move(*message->mutable_work()));
     const std::lock_guard lock(mutex_);
     if (message->has_loaded() || message->has_load_error()) return TakeLoad(*message);
     if (message->has_ask()) {
@@ -432,7 +428,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       if (stream->Write(out) && !out.has_ask()) Heard(from);
     });
     const auto cancel = [context](const absl::Status& status) { EndCall(context->c_call(), status); };
-    QUARTET_RETURN_IF_ERROR(Admit(message.join(), {.outbox = outbox, .say = nullptr, .cancel = cancel}));
+    QUARTET_RETURN_IF_ERROR(Admit(message.join(), {.outbox = outbox, .cancel = cancel}));
     const absl::Cleanup end = [&] {
       EndLane(from, absl::OkStatus());
       outbox->End();  // who has it still writes nothing more
@@ -469,80 +465,26 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     const std::lock_guard lock(mutex_);
     if (leaving_) return;
     follower_ = std::make_unique<FollowerEnd>(leader);
-    // What cannot be written, the reader hears of.
-    lanes_[0] = {.outbox = nullptr,
-                 .say = [this](const RankMessage& message) { follower_->stream->Write(message); },
+    lanes_[0] = {.outbox = follower_->outbox,
                  .cancel = [this](const absl::Status&) { follower_->context.TryCancel(); }};
     Say(0, std::move(join));
-    follower_->reader = std::thread([this, stream = follower_->stream.get()] {
+    follower_->reader = std::thread([this, end = follower_.get()] {
       RankMessage message;
-      while (stream->Read(&message)) Hear(0, &message);
-      EndLane(0, FromGrpc(stream->Finish()));
+      while (end->stream->Read(&message)) Hear(0, &message);
+      end->outbox->Drop();
+      EndLane(0, FromGrpc(end->stream->Finish()));
     });
-  }
-
-  void TakeWork(LanePart work) {
-    RankInput& part = arriving_[work.call()];
-    for (std::string& item : *work.mutable_items()) part.items.push_back(std::move(item));
-    if (!work.last()) return;
-    part.header = std::move(*work.mutable_head());
-    const auto input = std::make_shared<const RankInput>(std::move(part));
-    const uint64_t call = work.call();
-    arriving_.erase(call);
-    std::unique_lock lock(mutex_);
-    running_.insert(call);
-    const absl::Status end = end_;
-    lock.unlock();
-    const RankMethod* found = own_.Find(work.method());
-    if (!end.ok()) return Answer(call, end);
-    if (found == nullptr) {
-      return Answer(call, absl::UnimplementedError(absl::StrCat("no method '", work.method(), "' is registered")));
-    }
-    const absl::Status started = own_.Start(
-        work.beside(), [this, call, found, input] { Answer(call, CatchAll([&] { return found->handler(*input); })); });
-    if (!started.ok()) Answer(call, started);
-  }
-
-  // The first answer to a call counts.
-  void Answer(uint64_t call, absl::StatusOr<RankOutput> output) {
-    if (output.ok()) {
-      const absl::Status fits = CheckSizes("of the answer", output->summary, output->items);
-      if (!fits.ok()) output = absl::InternalError(fits.message());
-    }
-    LanePart last;
-    last.set_call(call);
-    std::vector<std::string> items;
-    if (output.ok()) {
-      last.set_head(std::move(output->summary));
-      items = std::move(output->items);
-    } else {
-      const grpc::Status error = ToGrpc(output.status());
-      last.mutable_error()->set_code(error.error_code());
-      last.mutable_error()->set_message(error.error_message());
-      last.mutable_error()->set_agreed(IsAgreed(output.status()));
-    }
-    const std::lock_guard lock(mutex_);
-    if (running_.erase(call) == 0) return;
-    SendInParts(std::move(last), std::move(items), [&](LanePart part) {
-      RankMessage message;
-      *message.mutable_answer() = std::move(part);
-      Say(0, std::move(message));
-    });
-    changed_.notify_all();
   }
 
   const RankContext& context_;
   const Callbacks callbacks_;
   const absl::Duration beat_;
-  // Constant after Start.
-  std::vector<std::string> endpoints_;
-  Events events_;
-  std::atomic<bool> started_ = false;
+  Events events_;  // constant after Start
 
   OwnRank own_;
-  LeaderCalls calls_;  // on the leader
+  LeaderCalls calls_;        // on the leader
+  FollowerCalls own_calls_;  // on a follower
   std::atomic<bool> broken_ = false;
-  std::map<uint64_t, RankInput> arriving_;  // of a follower, by call; of the thread that reads
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -558,8 +500,6 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   std::optional<absl::Status> loaded_;      // all ranks have, or the first error of any, as the leader knows it
   absl::Status lost_;
   bool leaving_ = false;
-  std::set<uint64_t> running_;  // calls that a follower has not answered
-  absl::Status end_;
   std::vector<std::thread> running_callbacks_;
 };
 
