@@ -18,12 +18,12 @@
 namespace quartet {
 namespace {
 
-// A rank that has said nothing for so long is asked before it is sent anything.
-constexpr absl::Duration kSilence = absl::Milliseconds(100);
+// A rank that has said nothing for this part of a beat is asked before it is sent anything.
+constexpr int kSilencePart = 10;
 // For a rank to answer that: one that computes does so at once.
-constexpr absl::Duration kPatience = absl::Seconds(15);
-// After a rank of a collective call has failed, how long the others may take to say whether they refused too.
-constexpr absl::Duration kFailureGrace = absl::Seconds(2);
+constexpr int kAnswerBeats = 15;
+// After a rank of a collective call has failed, for the others to say whether they refused too.
+constexpr int kFailureBeats = 2;
 // In place of the time when a rank was heard: nobody waits for it.
 constexpr Deadline::Clock::time_point kNoLane = Deadline::Clock::time_point::max();
 
@@ -73,9 +73,10 @@ struct LeaderCalls::Call {
   }
 };
 
-LeaderCalls::LeaderCalls(int ranks, absl::Duration collective_timeout, OwnRank& own,
+LeaderCalls::LeaderCalls(int ranks, absl::Duration beat, absl::Duration collective_timeout, OwnRank& own,
                          std::function<std::string(int)> name, std::function<void(int, RankMessage)> send)
     : ranks_(ranks),
+      beat_(beat),
       collective_timeout_(collective_timeout),
       own_(own),
       name_(std::move(name)),
@@ -151,13 +152,13 @@ std::vector<int> LeaderCalls::AskSilent(Lock& lock, absl::Duration silence, cons
 }
 
 absl::Status LeaderCalls::AwaitRanks(const Call& call, Lock& lock) {
-  const Deadline until = std::min(call.deadline, Deadline::In(kPatience));
-  const std::vector<int> silent = AskSilent(lock, kSilence, until, [&] { return !CheckOpen(call).ok(); });
+  const Deadline until = std::min(call.deadline, Deadline::In(kAnswerBeats * beat_));
+  const std::vector<int> silent = AskSilent(lock, beat_ / kSilencePart, until, [&] { return !CheckOpen(call).ok(); });
   QUARTET_RETURN_IF_ERROR(CheckOpen(call));
   if (silent.empty()) return absl::OkStatus();
   return absl::DeadlineExceededError(
       until < call.deadline ? absl::StrCat(call.name, ": ", NamesOf(silent), " has not answered for ",
-                                           absl::FormatDuration(kPatience), ": stopped, or its host is gone")
+                                           absl::FormatDuration(kAnswerBeats * beat_), ": stopped, or its host is gone")
                             : absl::StrCat(call.name, ": not all ranks were ready in time: ", NamesOf(silent)));
 }
 
@@ -252,7 +253,7 @@ void LeaderCalls::Lose(int rank, const std::string& fate) {
 void LeaderCalls::Take(Call& call, int rank, absl::StatusOr<RankOutput> output) {
   if (!output.ok()) {
     call.failures.push_back(rank);
-    if (call.together) call.grace_end = std::min(call.grace_end, Deadline::In(kFailureGrace));
+    if (call.together) call.grace_end = std::min(call.grace_end, Deadline::In(kFailureBeats * beat_));
   }
   call.outputs[rank] = std::move(output);
   ++call.answers;

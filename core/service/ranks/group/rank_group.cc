@@ -24,9 +24,9 @@
 #include "core/service/ranks/group/lane_join.h"
 #include "core/service/ranks/group/lane_parts.h"
 #include "core/service/ranks/group/leader_calls.h"
-#include "core/service/ranks/group/own_pause.h"
 #include "core/service/ranks/group/own_rank.h"
 #include "core/service/ranks/group/serial_thread.h"
+#include "core/service/ranks/group/silence.h"
 #include "core/service/rpc/end_call.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/wire_text.h"
@@ -35,13 +35,8 @@
 namespace quartet {
 namespace {
 
-// A rank that has said nothing for so many beats is given up. Each counts its own beats: one that was stopped itself
-// has not waited meanwhile. It comes before the end of gRPC's patience with the connection, over which that is said.
-constexpr int kMostSilentBeats = 25;
-// For a lane's first message.
+// For a lane's first message to come.
 constexpr int kJoinBeats = 10;
-// What a follower writes after all else: it says nothing more.
-const RankMessage kLast;
 
 class RankGroupImpl final : public RankGroup, private Rank::Service {
  public:
@@ -50,13 +45,13 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
         callbacks_(std::move(callbacks)),
         beat_(beat),
         calls_(
-            context.world_size, context.collective_timeout, own_, [this](int rank) { return LockedNameOf(rank); },
+            context.world_size, beat, context.collective_timeout, own_, [this](int rank) { return LockedNameOf(rank); },
             [this](int rank, RankMessage message) { Tell(rank, std::move(message)); }),
         own_calls_(own_, [this](RankMessage message) { Write(0, std::move(message)); }),
         joined_(context.world_size),
         lanes_(context.world_size),
         left_(context.world_size),
-        own_pause_(beat, kMostSilentBeats + 2) {
+        silence_(context.world_size, beat) {
     joined_[context.rank] = context.endpoint;
     if (context.world_size == 1) return;
     const std::lock_guard lock(mutex_);
@@ -180,7 +175,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     if (is_leader()) calls_.AwaitHearing(until);
     std::unique_lock lock(mutex_);
     if (follower_ != nullptr && lanes_[0].cancel) {
-      Say(0, kLast);  // the leader ends the lane then
+      Say(0, RankMessage());  // its last: the leader ends the lane then
       changed_.wait_until(lock, until.time(), [this] { return !lanes_[0].cancel; });
     }
     const absl::Status end = absl::UnavailableError("rank 0 is stopping");
@@ -208,7 +203,6 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   struct LaneEnd {
     std::shared_ptr<Outbox> outbox;
     std::function<void(const absl::Status&)> cancel;
-    int silent_beats = 0;
   };
   // A follower's, for as long as this rank is there.
   struct FollowerEnd {
@@ -244,7 +238,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   void Heard(int from) {
     const std::lock_guard lock(mutex_);
-    lanes_[from].silent_beats = 0;
+    silence_.Heard(from);
   }
 
   // As Tell, without a change of threads where nothing else is being written: may wait until the other rank reads.
@@ -318,12 +312,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     ask.set_ask(true);
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, absl::ToChronoNanoseconds(beat_), [this] { return leaving_; })) {
-      const bool paused = own_pause_.Beat();
+      silence_.Beat();
       for (int r = 0; r < world_size(); ++r) {
-        LaneEnd& lane = lanes_[r];
-        if (!lane.cancel || left_[r]) continue;
-        if (paused) lane.silent_beats = 0;  // what came meanwhile is yet to be read
-        if (++lane.silent_beats > kMostSilentBeats) {
+        if (!lanes_[r].cancel || left_[r]) continue;
+        if (silence_.IsTooLong(r)) {
           GiveUp(r);
         } else if (is_leader()) {
           Say(r, ask);
@@ -338,21 +330,9 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     }
   }
 
-  std::string FateOf(const LaneEnd& lane) const {
-    if (lane.silent_beats <= kMostSilentBeats) {
-      // What others said of this rank as they ended may be lost with their ends.
-      const absl::Duration pause = own_pause_.Recent();
-      if (pause == absl::ZeroDuration()) return "is gone";
-      return absl::StrCat("has ended while this rank did not run, for ",
-                          absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(100))), ": this one was stopped");
-    }
-    return absl::StrCat("has not answered for ", absl::FormatDuration(kMostSilentBeats * beat_),
-                        ": it is stopped, or its host is gone");
-  }
-
   // On the leader the rank hears it, should it go on. A follower says it as it leaves.
   void GiveUp(int rank) {
-    const std::string why = absl::StrCat(NameOf(rank), " ", FateOf(lanes_[rank]));
+    const std::string why = absl::StrCat(NameOf(rank), " ", silence_.FateOf(rank));
     left_[rank] = true;
     Lose(absl::UnavailableError(why), /*said=*/true);
     if (is_leader()) lanes_[rank].cancel(absl::DeadlineExceededError(why));
@@ -363,7 +343,8 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     std::string fate;
     {
       const std::lock_guard lock(mutex_);
-      fate = FateOf(std::exchange(lanes_[rank], {}));
+      fate = silence_.FateOf(rank);
+      lanes_[rank] = {};
       if (!leaving_ && !left_[rank]) {
         const bool refused =
             absl::IsFailedPrecondition(end) || absl::IsAlreadyExists(end) || absl::IsInvalidArgument(end);
@@ -453,6 +434,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     }
     joined_[join.rank()] = join.endpoint();
     lanes_[join.rank()] = std::move(lane);
+    silence_.Heard(join.rank());
     Welcome();
     return absl::OkStatus();
   }
@@ -467,6 +449,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     follower_ = std::make_unique<FollowerEnd>(leader);
     lanes_[0] = {.outbox = follower_->outbox,
                  .cancel = [this](const absl::Status&) { follower_->context.TryCancel(); }};
+    silence_.Heard(0);
     Say(0, std::move(join));
     follower_->reader = std::thread([this, end = follower_.get()] {
       RankMessage message;
@@ -492,7 +475,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   std::vector<std::string> joined_;  // endpoints, by rank
   std::vector<LaneEnd> lanes_;       // by rank; a follower has one, to rank 0
   std::vector<bool> left_;           // by rank: it has said so, or is given up
-  OwnPause own_pause_;
+  Silence silence_;
   std::map<grpc_call*, int> without_join_;  // the leader's lanes whose first message has not come, and their beats
   std::unique_ptr<FollowerEnd> follower_;   // constant from Join on
   bool welcome_ = false;                    // all have joined
