@@ -1,4 +1,5 @@
 // On-policy distillation over real processes: a student learns from a teacher alone, without rewards.
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -42,7 +43,8 @@ class DistillationTest : public ::testing::Test {
     return harness_.Write(name + ".jsonl", rows);
   }
 
-  ProcessHarness::Outcome Distill(const std::string& student, const std::string& teacher) {
+  ProcessHarness::Outcome Distill(const std::string& student, const std::string& teacher,
+                                  const std::vector<std::string>& sets = {}) {
     const std::string text = absl::Substitute(R"(
 run_dir: "$0"
 data { prompt_data: "$1" prompt_max_len: 16 }
@@ -53,8 +55,9 @@ train { max_steps: 40 }
 services { rollout { threads: 1 } policy_trainer { ranks: 2 threads: 1 } scorer { threads: 1 } }
 )",
                                               harness_.Path("run"), Rows("prompts", {"?"}), student, teacher);
-    const std::vector<std::string> arguments = {"--launch", "--preset=distill",
-                                                "--config=" + harness_.Write("run.textproto", text)};
+    std::vector<std::string> arguments = {"--launch", "--preset=distill",
+                                          "--config=" + harness_.Write("run.textproto", text)};
+    for (const std::string& set : sets) arguments.push_back("--set=" + set);
     return harness_.Run(kOrchestrator, arguments, absl::Seconds(240));
   }
 
@@ -85,6 +88,19 @@ TEST_F(DistillationTest, BringsAStudentToItsTeacherWithoutRewards) {
   EXPECT_GE(4 * taught, 3 * last) << taught << " of " << last << " say what the teacher does\n" << outcome.output;
   EXPECT_GE(last, 30);
   EXPECT_THAT(harness_.Survivors(absl::Seconds(5)), IsEmpty());
+}
+
+TEST_F(DistillationTest, BringsAdaptersOfAStudentToItsTeacher) {
+  const std::string teacher = FineTuned("teacher", {"abcd"});
+  const std::string student = FineTuned("student", {"abcd", "wxyz", "wx", "abyz"});
+  const auto outcome = Distill(student, teacher, {"actor.lora.r=8", "actor.lora.alpha=16", "actor.learning_rate=1e-2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  const auto metrics = ReadRecords(harness_.Path("run/metrics.jsonl"));
+  ASSERT_EQ(metrics.size(), 40u);
+  EXPECT_GT(metrics.front().at("kl/mean"), 0.5) << "the teacher is the student's own model";
+  EXPECT_LT(metrics.back().at("kl/mean").get<double>(), 0.3 * metrics.front().at("kl/mean").get<double>())
+      << outcome.output;
+  EXPECT_TRUE(std::filesystem::exists(harness_.Path("run/checkpoints/latest/policy/adapter_config.json")));
 }
 
 TEST_F(DistillationTest, FromTheStudentItselfIsRefused) {

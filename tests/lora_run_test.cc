@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
 #include "core/base/files.h"
+#include "core/model/initialize.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/process_harness.h"
@@ -88,7 +89,8 @@ TEST_F(LoraRunTest, FineTuningLeavesAFolderOfAdaptersThatIsTrainedOn) {
 
   const auto other = Run("sft", "third", {"actor.pretrain=" + Saved("first"), "actor.lora.r=8"});
   EXPECT_NE(other.exit_code, 0);
-  EXPECT_THAT(other.output, HasSubstr("which are trained on: r: 4"));
+  EXPECT_THAT(other.output,
+              HasSubstr("actor.lora.r is 8 and not 4: they must be as the adapters in " + Saved("first")));
   EXPECT_THAT(harness_.Survivors(absl::Seconds(5)), IsEmpty());
 }
 
@@ -111,6 +113,53 @@ TEST_F(LoraRunTest, GoesOnAfterACutAsIfThereHadBeenNone) {
   outcome = Run("sft", "cut", {two[0], "train.load_checkpoint=true", "actor.lora.alpha=16"});
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_THAT(outcome.output, HasSubstr("actor.lora.alpha: 8 -> 16"));
+}
+
+TEST_F(LoraRunTest, AdaptersWhoseModelWasReplacedAreRefusedWhereverTheyAreRead) {
+  ASSERT_EQ(Run("sft", "first", {}).exit_code, 0);
+  const std::string adapters = "actor.pretrain=" + Saved("first"), copy = harness_.Path("copy");
+  std::filesystem::rename(model_, copy);
+  const absl::Status written = WriteRandomModel(TinyModelConfig(), HeadKind::kVocabulary, 8, Dtype::kF32, model_);
+  ASSERT_TRUE(written.ok()) << written;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    std::filesystem::copy(copy + "/" + name, model_ + "/" + name);
+  }
+  const std::string replaced = absl::StrCat("belongs to another model than is in ", model_, " now");
+  const std::string of_adapters = absl::StrCat(Saved("first"), " ", replaced);
+  const auto expect_refused = [&](const ProcessHarness::Outcome& outcome, const std::string& says) {
+    EXPECT_NE(outcome.exit_code, 0);
+    EXPECT_THAT(outcome.output, HasSubstr(says));
+  };
+  expect_refused(Run("sft", "trained_on", {adapters}), of_adapters);
+  expect_refused(Run("dpo", "dpo", {"reference.pretrain=" + Saved("first")}),
+                 "reference.pretrain: the folder of adapters " + of_adapters);
+  expect_refused(harness_.Run("rollout/rollout",
+                              {"--set=rollout.pretrain=" + Saved("first"), "--set=rollout.dtype=fp32",
+                               "--set=run_dir=" + harness_.Path("rollout")},
+                              absl::Seconds(60)),
+                 of_adapters);
+  expect_refused(harness_.Run("tools/model/merge_lora", {"--model=" + Saved("first"), "--to=" + harness_.Path("merged")},
+                              absl::Seconds(60)),
+                 of_adapters);
+  expect_refused(
+      Run("sft", "first", {"train.load_checkpoint=true", "train.max_steps=12", "train.allow_changed_run=true"}),
+      replaced);
+
+  // The way out that the documents have, of a copy of the adapters.
+  const std::string own = harness_.Path("own");
+  std::filesystem::copy(Saved("first"), own);
+  auto config = nlohmann::json::parse(std::ifstream(own + "/adapter_config.json"));
+  config["base_model_name_or_path"] = copy;
+  std::ofstream(own + "/adapter_config.json") << config;
+  auto outcome = Run("sft", "moved", {"actor.pretrain=" + own});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+
+  std::filesystem::remove_all(model_);
+  std::filesystem::copy(copy, model_);  // the same, and newer
+  outcome = Run("sft", "first", {"train.load_checkpoint=true", "train.max_steps=12"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  outcome = Run("sft", "trained_on", {adapters});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
 }
 
 // One service holds both.

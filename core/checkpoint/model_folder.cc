@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,9 @@
 #include "absl/strings/str_format.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/data/json.h"
+#include "core/model/adapter_base.h"
+#include "core/model/families.h"
 #include "core/model/lora.h"
 #include "core/safetensors/writer.h"
 
@@ -35,6 +39,25 @@ constexpr const char* kCompanions[] = {"generation_config.json",
                                        "merges.txt",
                                        "chat_template.jinja",
                                        "chat_template.json"};
+
+// tokenizer_config.json, where it names no class, with that by which transformers reads the model's own folder: one
+// without config.json has no other place for it.
+absl::Status NameTokenizerClass(const ModelConfig& config, std::map<std::string, std::string>* companions) {
+  constexpr const char* kFile = "tokenizer_config.json";
+  constexpr const char* kClass = "tokenizer_class";
+  if (!companions->contains("tokenizer.json")) return absl::OkStatus();
+  std::string& text = (*companions)[kFile];
+  Json object = Json::object();
+  if (!text.empty()) {
+    QUARTET_ASSIGN_OR_RETURN(object, ParseOrderedJson(text, kFile));
+  }
+  if (!object.is_object() || (object.contains(kClass) && object[kClass].is_string())) return absl::OkStatus();
+  const Json of_model = Json::parse(config.json, nullptr, /*allow_exceptions=*/false);
+  const bool is_named = of_model.is_object() && of_model.contains(kClass) && of_model[kClass].is_string();
+  object[kClass] = is_named ? of_model[kClass] : Json(FindFamily(config.model_type)->tokenizer);
+  text = object.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+  return absl::OkStatus();
+}
 
 const char* TorchName(Dtype dtype) {
   return dtype == Dtype::kF32 ? "float32" : dtype == Dtype::kF16 ? "float16" : "bfloat16";
@@ -105,11 +128,15 @@ absl::StatusOr<std::unique_ptr<ModelFolderWriter>> ModelFolderWriter::Create(con
   const bool of_adapters = config.lora.has_value();
   if (of_adapters) {
     QUARTET_RETURN_IF_ERROR(impl->WriteText(std::string(kAdapterConfigFile), config.lora->json));
+    QUARTET_RETURN_IF_ERROR(NameTokenizerClass(config, &impl->options.companions));
+    if (const std::optional<uint64_t>& base = config.lora->base_hash) {
+      QUARTET_RETURN_IF_ERROR(impl->WriteText(std::string(kAdapterBaseFile), AdapterBaseJson(*base)));
+    }
   } else {
     QUARTET_RETURN_IF_ERROR(
         impl->WriteText("config.json", TrainedConfigJson(config, options.head, TorchName(options.dtype))));
   }
-  for (const auto& [name, bytes] : options.companions) QUARTET_RETURN_IF_ERROR(impl->WriteText(name, bytes));
+  for (const auto& [name, bytes] : impl->options.companions) QUARTET_RETURN_IF_ERROR(impl->WriteText(name, bytes));
 
   // Parameters in their order, a new file where the next would not fit.
   std::vector<std::vector<SafetensorsWriter::Entry>> files(1);

@@ -30,8 +30,9 @@ struct ModelFolderOptions {
 class ModelFolderWriter {
  public:
   // Writes TrainedConfigJson of `config`, and all parameters by their NameInFolder; where `config` has adapters, whose
-  // `layout` it is then, a folder of adapters as they were read (core/model/lora.h), in one file. ALREADY_EXISTS where
-  // the target is there.
+  // `layout` it is then, a folder of adapters as they were read (core/model/lora.h), in one file, with the hash of
+  // their model (core/model/adapter_base.h), and the tokenizer's class is named, which else config.json tells.
+  // ALREADY_EXISTS where the target is there.
   static absl::StatusOr<std::unique_ptr<ModelFolderWriter>> Create(const ModelConfig& config,
                                                                    const ParameterLayout& layout,
                                                                    const ModelFolderOptions& options);

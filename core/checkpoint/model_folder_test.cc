@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 namespace quartet {
 namespace {
@@ -131,6 +132,34 @@ TEST_F(ModelFolder, HasAScalarHeadUnderTheNameThatItsConfigGives) {
   EXPECT_EQ(config["architectures"][0], "CriticModel");
   EXPECT_EQ(config["value_head_prefix"], "value_head");
   EXPECT_FALSE(config.contains("mean") || config.contains("std")) << "of the values of another head";
+}
+
+TEST_F(ModelFolder, OfAdaptersSaysWhichModelsTheyAreAndHowTheirTokenizerIsRead) {
+  config_.lora = AdapterConfig{.base_hash = 0xabc, .json = "{}"};
+  const auto written = [&](const std::map<std::string, std::string>& companions) {
+    fs::remove_all(options_.target);
+    options_.companions = companions;
+    const auto bytes = WriteAll();
+    EXPECT_TRUE(bytes.ok()) << bytes.status();
+    return Names(options_.target);
+  };
+  const auto json_of = [&](const std::string& name) {
+    return nlohmann::json::parse(std::ifstream(options_.target + "/" + name));
+  };
+  EXPECT_EQ(written({}),
+            (std::set<std::string>{"adapter_base.json", "adapter_config.json", "adapter_model.safetensors"}));
+  EXPECT_EQ(json_of("adapter_base.json"), nlohmann::json({{"base_weights_hash", "0000000000000abc"}}));
+
+  const std::string named = R"({"tokenizer_class":  "PreTrainedTokenizerFast"})";
+  written({{"tokenizer.json", "{}"}, {"tokenizer_config.json", named}});
+  std::stringstream as_it_was;
+  as_it_was << std::ifstream(options_.target + "/tokenizer_config.json").rdbuf();
+  EXPECT_EQ(as_it_was.str(), named);
+  written({{"tokenizer.json", "{}"}, {"tokenizer_config.json", R"({"z": 1, "tokenizer_class": null})"}});
+  EXPECT_EQ(json_of("tokenizer_config.json"), nlohmann::json({{"z", 1}, {"tokenizer_class", "LlamaTokenizer"}}));
+  config_.json = R"({"tokenizer_class": "CodeLlamaTokenizer"})";
+  written({{"tokenizer.json", "{}"}});
+  EXPECT_EQ(json_of("tokenizer_config.json"), nlohmann::json({{"tokenizer_class", "CodeLlamaTokenizer"}}));
 }
 
 TEST_F(ModelFolder, IsNotThereUntilFinished) {

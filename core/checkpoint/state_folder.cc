@@ -48,6 +48,7 @@ std::string ManifestText(const StateManifest& manifest) {
   content["dtype"] = std::string(DtypeName(manifest.dtype));
   content["optimizer"] = manifest.optimizer;
   content["optimizer_steps"] = manifest.optimizer_steps;
+  if (manifest.base_hash.has_value()) content["base_hash"] = Hex(*manifest.base_hash);
   content["kinds"] = manifest.kinds;
   content["parameters"] = Json::array();
   for (const StateParameter& parameter : manifest.parameters) {
@@ -170,6 +171,7 @@ absl::StatusOr<StateManifest> ParseManifest(const std::string& path, const std::
   manifest.dtype = dtype == DtypeName(Dtype::kF64) ? Dtype::kF64 : Dtype::kF32;
   if (content.contains("optimizer")) manifest.optimizer = fields.Text(content, "optimizer");
   manifest.optimizer_steps = fields.Count(content, "optimizer_steps");
+  if (content.contains("base_hash")) manifest.base_hash = fields.AsHash(content["base_hash"]);
   for (const nlohmann::json& kind : fields.Array(content, "kinds")) {
     if (!kind.is_string()) fields.Fail("a kind is not a string");
     manifest.kinds.push_back(kind.is_string() ? kind.get<std::string>() : "");

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ struct StateManifest {
   Dtype dtype = Dtype::kF32;       // of every tensor
   std::string optimizer = "adam";  // as TrainerConfig.optim; that of manifests which do not name one
   int64_t optimizer_steps = 0;
+  // Of adapters that are trained: AdapterConfig::base_hash of their model. Not in manifests of release 0.1.0.
+  std::optional<uint64_t> base_hash = {};
   std::vector<std::string> kinds;
   std::vector<StateParameter> parameters;
   std::vector<StateFile> files;

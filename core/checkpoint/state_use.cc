@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/model/adapter_base.h"
 
 namespace quartet {
 
@@ -23,6 +24,18 @@ absl::Status CheckGoesOnFrom(const StateManifest& manifest, const std::string& f
                                                    ": set it to 0", kAnew));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckStateOfSameBase(const StateManifest& manifest, const std::string& folder,
+                                  const std::optional<AdapterConfig>& adapters) {
+  if (!adapters.has_value() || !adapters->base_hash.has_value() || !manifest.base_hash.has_value() ||
+      *adapters->base_hash == *manifest.base_hash) {
+    return absl::OkStatus();
+  }
+  return OtherBaseError(absl::StrCat("the training state in ", folder), adapters->base_folder, *adapters->base_hash,
+                        *manifest.base_hash,
+                        "Put that model back, or train the adapters that were saved with the state on in a run of "
+                        "their own");
 }
 
 }  // namespace quartet

@@ -1,11 +1,13 @@
 // Whether training can go on from a training state. LibTorch-free.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "core/checkpoint/state_folder.h"
+#include "core/model/model_config.h"
 
 namespace quartet {
 
@@ -17,5 +19,10 @@ inline constexpr char kAverageKind[] = "ema";
 // ("actor"), what the state has and what is allowed.
 absl::Status CheckGoesOnFrom(const StateManifest& manifest, const std::string& folder, std::string_view optimizer,
                              bool has_average, const std::string& section);
+
+// That adapters which are trained belong to the model that the state's do, by its weights. INVALID_ARGUMENT names the
+// folders of both, and the hashes. OK of whole models, and where one of the two hashes is not known.
+absl::Status CheckStateOfSameBase(const StateManifest& manifest, const std::string& folder,
+                                  const std::optional<AdapterConfig>& adapters);
 
 }  // namespace quartet

@@ -29,5 +29,25 @@ TEST(CheckGoesOnFrom, NamesTheOptionThatTheStateIsNotOf) {
   EXPECT_EQ(error("adam", false), "") << "an average may be given up";
 }
 
+TEST(CheckStateOfSameBase, RefusesAdaptersOfAModelWhoseWeightsAreOthersNow) {
+  StateManifest manifest;
+  AdapterConfig adapters;
+  adapters.base_folder = "models/base";
+  const auto error = [&] {
+    return std::string(CheckStateOfSameBase(manifest, "run/policy_state", adapters).message());
+  };
+  EXPECT_EQ(error(), "");
+  manifest.base_hash = 1;
+  EXPECT_EQ(error(), "");
+  adapters.base_hash = 1;
+  EXPECT_EQ(error(), "");
+  adapters.base_hash = 2;
+  EXPECT_EQ(error(),
+            "the training state in run/policy_state belongs to another model than is in models/base now: the weights "
+            "there have the hash 0000000000000002, those of its own model 0000000000000001. Put that model back, or "
+            "train the adapters that were saved with the state on in a run of their own");
+  EXPECT_TRUE(CheckStateOfSameBase(manifest, "run/policy_state", std::nullopt).ok());
+}
+
 }  // namespace
 }  // namespace quartet

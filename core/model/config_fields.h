@@ -26,7 +26,7 @@ inline constexpr int64_t kMaxDimension = int64_t{1} << 28;
 // A value as it stands in the file, cut to a length that fits a message.
 inline std::string ShownValue(const nlohmann::json& value) { return CutJson(value, 80); }
 
-// One JSON object of one file. A null is not an absent key: transformers fills its default in for the latter alone.
+// One JSON object of one file, or of options where `file` is empty. A null is not an absent key: transformers fills its default in for the latter alone.
 class ConfigFields {
  public:
   ConfigFields(const nlohmann::json& object, std::string file, std::string prefix = "")
@@ -42,7 +42,7 @@ class ConfigFields {
 
   absl::Status Error(const std::string& name, std::string_view allowed) const {
     auto it = object_.find(name);
-    return absl::InvalidArgumentError(absl::StrCat(file_, ": ", prefix_, name, " is ",
+    return absl::InvalidArgumentError(absl::StrCat(file_, file_.empty() ? "" : ": ", prefix_, name, " is ",
                                                    it == object_.end() ? "missing" : ShownValue(*it), "; ",
                                                    std::string(allowed)));
   }

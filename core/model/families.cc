@@ -10,6 +10,7 @@ constexpr Family kFamilies[] = {
     {.model_type = "llama",
      .causal_lm = "LlamaForCausalLM",
      .classification = "LlamaForSequenceClassification",
+     .tokenizer = "LlamaTokenizer",
      .has_attention_bias = true,
      .has_mlp_bias = true,
      .vocab_size = 32000,
@@ -20,6 +21,7 @@ constexpr Family kFamilies[] = {
     {.model_type = "qwen2",
      .causal_lm = "Qwen2ForCausalLM",
      .classification = "Qwen2ForSequenceClassification",
+     .tokenizer = "Qwen2Tokenizer",
      .block = {.qkv_bias = true},
      .windows = Windows::kSomeOfThem,
      .vocab_size = 151936,
@@ -29,6 +31,7 @@ constexpr Family kFamilies[] = {
     {.model_type = "qwen3",
      .causal_lm = "Qwen3ForCausalLM",
      .classification = "Qwen3ForSequenceClassification",
+     .tokenizer = "Qwen2Tokenizer",
      .block = {.qk_norm = QkNorm::kEachHead},
      .has_attention_bias = true,
      .windows = Windows::kSomeOfThem,
@@ -40,6 +43,7 @@ constexpr Family kFamilies[] = {
     {.model_type = "mistral",
      .causal_lm = "MistralForCausalLM",
      .classification = "MistralForSequenceClassification",
+     .tokenizer = "LlamaTokenizer",
      .windows = Windows::kAll,
      .vocab_size = 32000,
      .intermediate_size = 14336,
@@ -49,6 +53,7 @@ constexpr Family kFamilies[] = {
      .eos_token_id = 2},
     {.model_type = "granite",
      .causal_lm = "GraniteForCausalLM",
+     .tokenizer = "GPT2Tokenizer",
      .has_attention_bias = true,
      .has_mlp_bias = true,
      .has_multipliers = true,
@@ -59,6 +64,7 @@ constexpr Family kFamilies[] = {
      .eos_token_id = 2},
     {.model_type = "olmo2",
      .causal_lm = "Olmo2ForCausalLM",
+     .tokenizer = "GPTNeoXTokenizer",
      .block = {.attention_input_norm = "",
                .attention_output_norm = "post_attention_layernorm",
                .mlp_input_norm = "",
@@ -72,6 +78,7 @@ constexpr Family kFamilies[] = {
      .eos_token_id = 50279,
      .pad_token_id = 1},
 };
+static_assert(std::ranges::none_of(kFamilies, [](const Family& family) { return family.tokenizer.empty(); }));
 
 }  // namespace
 

@@ -24,6 +24,7 @@ struct Family {
   std::string_view model_type;
   std::string_view causal_lm;
   std::string_view classification = "";  // none: transformers has no such class
+  std::string_view tokenizer;            // the class that AutoTokenizer takes where no file names one
   BlockSpec block = {};
   bool has_attention_bias = false;  // of q, k, v and o
   bool has_mlp_bias = false;

@@ -14,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
+#include "core/errors/shown.h"
+#include "core/model/adapter_base.h"
 #include "core/model/config_fields.h"
 
 namespace quartet {
@@ -27,7 +29,9 @@ constexpr std::string_view kAllLinear = "all-linear";
 // PEFT saves whatever a sequence classifier's head may be called; "score" it is in all classes here.
 constexpr std::string_view kOtherHead = "classifier";
 constexpr std::string_view kPrefix = "base_model.model.";
-constexpr const char* kOptions = "actor.lora";  // which trains them
+constexpr const char* kOptions = "actor.lora.";  // which train them
+constexpr const char* kBaseModel = "base_model_name_or_path";
+constexpr size_t kLongestPath = 4096;
 constexpr std::string_view kFactorA = ".lora_A", kFactorB = ".lora_B";
 
 constexpr std::string_view kFieldsRead[] = {"base_model_name_or_path",
@@ -133,10 +137,10 @@ absl::StatusOr<std::vector<std::string>> ReadTargets(const ConfigFields& fields,
 absl::StatusOr<AdapterConfig> ReadLora(const ConfigFields& fields, int64_t layers) {
   AdapterConfig lora;
   QUARTET_ASSIGN_OR_RETURN(lora.r, fields.Integer("r", 1, kMaxDimension, 8));
-  QUARTET_ASSIGN_OR_RETURN(const double alpha, fields.Number("lora_alpha", 0, 1e6, 8));
-  QUARTET_ASSIGN_OR_RETURN(const bool by_root, fields.Boolean("use_rslora"));
+  QUARTET_ASSIGN_OR_RETURN(lora.alpha, fields.Number("lora_alpha", 0, 1e6, 8));
+  QUARTET_ASSIGN_OR_RETURN(lora.use_rslora, fields.Boolean("use_rslora"));
   const auto r = static_cast<double>(lora.r);
-  lora.scale = alpha / (by_root ? std::sqrt(r) : r);
+  lora.scale = lora.alpha / (lora.use_rslora ? std::sqrt(r) : r);
   QUARTET_ASSIGN_OR_RETURN(lora.dropout, fields.Number("lora_dropout", 0, 1, 0.0));
   QUARTET_ASSIGN_OR_RETURN(lora.has_head, ReadHasHead(fields));
   QUARTET_ASSIGN_OR_RETURN(lora.targets, ReadTargets(fields, layers));
@@ -166,17 +170,28 @@ absl::StatusOr<AdapterConfig> NewAdapters(const LoraOptions& lora, const std::st
   nlohmann::json object = {{"r", lora.r}, {"lora_alpha", lora.alpha}, {"use_rslora", lora.use_rslora}};
   const bool all = lora.targets.empty() || (lora.targets.size() == 1 && lora.targets.front() == kAllLinear);
   object["target_modules"] = all ? nlohmann::json(kAllLinear) : nlohmann::json(lora.targets);
-  QUARTET_ASSIGN_OR_RETURN(AdapterConfig adapters, ReadLora(ConfigFields(object, kOptions), layers));
+  QUARTET_ASSIGN_OR_RETURN(AdapterConfig adapters, ReadLora(ConfigFields(object, /*file=*/"", kOptions), layers));
   adapters.are_new = true;
   adapters.base_folder = base;
+  adapters.base_hash = HashBaseWeights(base);
   adapters.json = NewAdapterJson(lora, base, adapters.targets);
   return adapters;
 }
 
-// As one would write them in a configuration.
-std::string Described(const AdapterConfig& adapters) {
-  return absl::StrCat("r: ", adapters.r, ", alpha / r (with use_rslora: alpha / sqrt(r)): ", adapters.scale,
-                      ", target_modules: ", absl::StrJoin(adapters.targets, ", "));
+// Each field in which `options` make other adapters than `found`, with both values.
+std::vector<std::string> Differences(const AdapterConfig& options, const AdapterConfig& found) {
+  std::vector<std::string> differences;
+  const auto compare = [&](const char* field, const auto& is, const auto& has) {
+    if (is != has) differences.push_back(absl::StrCat(kOptions, field, " is ", is, " and not ", has));
+  };
+  compare("r", options.r, found.r);
+  if (options.scale != found.scale || options.r != found.r) {
+    compare("alpha", options.alpha, found.alpha);
+    const auto shown = [](bool value) { return std::string(value ? "true" : "false"); };
+    compare("use_rslora", shown(options.use_rslora), shown(found.use_rslora));
+  }
+  compare("target_modules", absl::StrJoin(options.targets, ","), absl::StrJoin(found.targets, ","));
+  return differences;
 }
 
 // Of a rank's share of the product's weight [out, in]: A is cut as its columns are, B as its rows.
@@ -210,19 +225,22 @@ absl::StatusOr<ModelConfig> ReadAdaptedConfig(const std::string& folder) {
   const ConfigFields fields(object, path);
   QUARTET_RETURN_IF_ERROR(CheckValues(fields));
   QUARTET_RETURN_IF_ERROR(CheckOthersOff(object, fields));
-  QUARTET_ASSIGN_OR_RETURN(const std::string base, fields.String("base_model_name_or_path", ""));
+  QUARTET_ASSIGN_OR_RETURN(const std::string base, fields.String(kBaseModel, ""));
   std::error_code error;
   if (!std::filesystem::is_directory(base, error)) {
-    const absl::Status status =
-        fields.Error("base_model_name_or_path",
-                     "it must be the folder of the model that the adapters belong to; names of a model hub are not "
-                     "resolved: download the model and write its folder there");
-    return absl::NotFoundError(status.message());
+    return absl::NotFoundError(
+        absl::StrCat(path, ": ", kBaseModel, " is ", Quoted(base, kLongestPath),
+                     "; it must be the folder of the model that the adapters belong to. Names of a model hub are not "
+                     "resolved: download the model and write its folder there. Where the model has moved, write where "
+                     "it is now (of adapters in a checkpoint, into a copy of them)"));
   }
-  if (IsAdapterFolder(base)) return fields.Error("base_model_name_or_path", "it must be a model, not adapters as well");
-  QUARTET_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(base));
+  if (IsAdapterFolder(base)) return fields.Error(kBaseModel, "it must be a model, not adapters as well");
+  const std::optional<uint64_t> base_hash = HashBaseWeights(base);
+  QUARTET_RETURN_IF_ERROR(CheckAdapterBase(folder, base, base_hash));
+  QUARTET_ASSIGN_OR_RETURN(ModelConfig config, Prefixed(absl::StrCat(path, ": ", kBaseModel), ReadModelConfig(base)));
   QUARTET_ASSIGN_OR_RETURN(config.lora, ReadLora(fields, config.num_hidden_layers));
   config.lora->base_folder = base;
+  config.lora->base_hash = base_hash;
   config.lora->json = std::move(text);
   if (config.lora->has_head) config.head = HeadKind::kScalar;
   return config;
@@ -236,11 +254,10 @@ absl::StatusOr<ModelConfig> ReadTrainedConfig(const std::string& folder, const s
     config.lora = std::move(adapters);
     return config;
   }
-  const AdapterConfig& found = *config.lora;
-  if (found.r == adapters.r && found.scale == adapters.scale && found.targets == adapters.targets) return config;
-  return absl::InvalidArgumentError(absl::StrCat(kOptions, " is ", Described(adapters),
-                                                 "; it must be as the adapters in ", folder,
-                                                 " are, which are trained on: ", Described(found)));
+  const std::vector<std::string> differences = Differences(adapters, *config.lora);
+  if (differences.empty()) return config;
+  return absl::InvalidArgumentError(absl::StrCat(absl::StrJoin(differences, "; "), ": they must be as the adapters in ",
+                                                 folder, " are, which are trained on"));
 }
 
 ParameterLayout MakeLoraLayout(const ModelConfig& config, const ParameterLayout& base) {
@@ -277,8 +294,9 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenAdapters(const std::string
   const std::string path = absl::StrCat(folder, "/", std::string(kAdapterWeightsFile));
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
-    return absl::NotFoundError(
-        absl::StrCat("the folder of adapters ", folder, " has no ", std::string(kAdapterWeightsFile)));
+    return absl::NotFoundError(absl::StrCat("the folder of adapters ", folder, " has no ",
+                                            std::string(kAdapterWeightsFile),
+                                            ", which PEFT's save_pretrained writes; no other file of weights is read"));
   }
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointReader> reader, CheckpointReader::OpenFile(path));
   std::set<std::string> known;

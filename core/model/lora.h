@@ -22,7 +22,8 @@ bool IsAdapterFolder(const std::string& folder);
 
 // What ReadModelConfig reads of a folder of adapters. INVALID_ARGUMENT names the file, the field, its value and what is
 // allowed. What is not known to be the arithmetic above is refused: a field of adapter_config.json that is neither read
-// here nor known to be without effect has to be off. NOT_FOUND where base_model_name_or_path is no folder.
+// here nor known to be without effect has to be off. So are adapters of another model than their base's folder has now
+// (core/model/adapter_base.h). NOT_FOUND where base_model_name_or_path is no folder.
 absl::StatusOr<ModelConfig> ReadAdaptedConfig(const std::string& folder);
 
 // Adapters that a model is to be trained with.
@@ -34,7 +35,8 @@ struct LoraOptions {
 };
 
 // ReadModelConfig where `lora` is not set. Where it is, a model's folder is given new adapters
-// (AdapterConfig::are_new), and a folder of adapters must have just those: INVALID_ARGUMENT says what it has.
+// (AdapterConfig::are_new), and a folder of adapters must have just those: INVALID_ARGUMENT names the fields of
+// actor.lora that differ, with both values. Errors of `folder` are ReadModelConfig's.
 absl::StatusOr<ModelConfig> ReadTrainedConfig(const std::string& folder, const std::optional<LoraOptions>& lora);
 
 inline constexpr std::string_view kAdapterConfigFile = "adapter_config.json";

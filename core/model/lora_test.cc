@@ -7,6 +7,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_format.h"
+#include "core/base/testing/scratch_folder.h"
+#include "core/model/adapter_base.h"
+#include "core/model/initialize.h"
 #include "core/model/tensor_parallel.h"
 #include "core/safetensors/writer.h"
 
@@ -16,6 +20,7 @@ namespace {
 using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr char kAdaptersOfLlama[] = "core/model/testdata/llama_lora";
 
@@ -198,21 +203,90 @@ TEST(ReadTrainedConfig, GivesAModelNewAdaptersWhoseFileReadsAsThey) {
 
   EXPECT_FALSE(ReadTrainedConfig(llama, std::nullopt)->lora.has_value());
   const absl::Status other = ReadTrainedConfig(llama, LoraOptions{.targets = {"lm_head"}}).status();
-  EXPECT_THAT(std::string(other.message()), HasSubstr("actor.lora: target_modules is [\"lm_head\"]"));
+  EXPECT_THAT(std::string(other.message()), StartsWith("actor.lora.target_modules is [\"lm_head\"]; it must be "));
 }
 
 TEST(ReadTrainedConfig, TrainsAFolderOfAdaptersOnAsItIsAlone) {
   const auto same = ReadTrainedConfig(kAdaptersOfLlama, LoraOptions{.r = 8, .alpha = 16, .targets = {"all-linear"}});
   ASSERT_TRUE(same.ok()) << same.status();
   EXPECT_FALSE(same->lora->are_new);
-  for (const LoraOptions& lora : {LoraOptions{.r = 16, .alpha = 32}, LoraOptions{.r = 8, .alpha = 8},
-                                  LoraOptions{.r = 8, .alpha = 16, .targets = {"q_proj"}},
-                                  LoraOptions{.r = 8, .alpha = 16, .use_rslora = true}}) {
+  for (const auto& [lora, differs] : std::vector<std::pair<LoraOptions, std::string>>{
+           {{.r = 16, .alpha = 32}, "actor.lora.r is 16 and not 8; actor.lora.alpha is 32 and not 16: "},
+           {{.r = 16, .alpha = 16}, "actor.lora.r is 16 and not 8: "},
+           {{.r = 8, .alpha = 8}, "actor.lora.alpha is 8 and not 16: "},
+           {{.r = 8, .alpha = 16, .targets = {"q_proj"}}, "actor.lora.target_modules is q_proj and not q_proj,k_proj,"},
+           {{.r = 8, .alpha = 16, .use_rslora = true}, "actor.lora.use_rslora is true and not false: "}}) {
     const absl::Status status = ReadTrainedConfig(kAdaptersOfLlama, lora).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("actor.lora is r: "), HasSubstr("llama_lora are, which are trained on: r: 8, ")));
+                AllOf(StartsWith(differs), HasSubstr("llama_lora are, which are trained on")));
   }
+}
+
+class AdapterBase : public testing::Test {
+ protected:
+  AdapterBase() {
+    WriteModel("base", 7);
+    std::filesystem::create_directories(Path("adapters"));
+    json config = AdapterConfigOf(kAdaptersOfLlama);
+    config["base_model_name_or_path"] = Path("base");
+    config["target_modules"] = {"q_proj"};
+    scratch_.Write("adapters/adapter_config.json", config.dump());
+  }
+  std::string Path(const std::string& name) const { return scratch_.path() + "/" + name; }
+  void WriteModel(const std::string& name, uint64_t seed) {
+    std::filesystem::remove_all(Path(name));
+    const ModelConfig llama = *ReadModelConfig("core/model/testdata/llama");
+    ASSERT_TRUE(WriteRandomModel(llama, HeadKind::kVocabulary, seed, Dtype::kF32, Path(name)).ok());
+  }
+  void WriteBaseFile() {
+    const auto config = ReadModelConfig(Path("adapters"));
+    ASSERT_TRUE(config.ok()) << config.status();
+    scratch_.Write("adapters/adapter_base.json", AdapterBaseJson(config->lora->base_hash.value()));
+  }
+  std::string Error() const { return std::string(ReadModelConfig(Path("adapters")).status().message()); }
+
+  ScratchFolder scratch_;
+};
+
+TEST_F(AdapterBase, OfOtherWeightsUnderTheSamePathIsRefusedWithBothHashesAndTheWayOut) {
+  WriteBaseFile();
+  const uint64_t was = *HashBaseWeights(Path("base"));
+  WriteModel("base", 8);
+  const uint64_t is = *HashBaseWeights(Path("base"));
+  EXPECT_THAT(Error(), AllOf(HasSubstr(Path("adapters")), HasSubstr("is in " + Path("base") + " now"),
+                             HasSubstr(absl::StrFormat("%016x", was)), HasSubstr(absl::StrFormat("%016x", is)),
+                             HasSubstr("base_model_name_or_path of adapter_config.json"),
+                             HasSubstr("leave adapter_base.json out")));
+  EXPECT_FALSE(TokenizerFolder(Path("adapters")).ok());
+  std::filesystem::remove(Path("adapters/adapter_base.json"));
+  EXPECT_EQ(Error(), "") << "a folder that peft wrote has no such file";
+}
+
+TEST_F(AdapterBase, OfTheSameWeightsIsTakenWhereverTheyAreAndHoweverOld) {
+  WriteBaseFile();
+  WriteModel("base", 7);  // other files of the same content
+  EXPECT_EQ(Error(), "");
+  std::filesystem::rename(Path("base"), Path("moved"));
+  EXPECT_THAT(Error(), HasSubstr("base_model_name_or_path is \"" + Path("base") + "\"; it must be the folder"));
+  json config = AdapterConfigOf(Path("adapters"));
+  config["base_model_name_or_path"] = Path("moved");
+  scratch_.Write("adapters/adapter_config.json", config.dump());
+  EXPECT_EQ(Error(), "");
+}
+
+TEST_F(AdapterBase, IsWrittenInSixteenHexadecimalDigits) {
+  for (const char* text : {"{}", "[]", "{\"base_weights_hash\": 5}", "{\"base_weights_hash\": \"00ff\"}",
+                           "{\"base_weights_hash\": \"0123456789abcdeg\"}"}) {
+    scratch_.Write("adapters/adapter_base.json", text);
+    EXPECT_THAT(Error(), HasSubstr(Path("adapters/adapter_base.json"))) << text;
+  }
+}
+
+TEST_F(AdapterBase, ThatCannotBeReadIsNamedWithTheFolderThatNamesIt) {
+  std::filesystem::remove(Path("base/config.json"));
+  EXPECT_THAT(Error(), AllOf(StartsWith(Path("adapters/adapter_config.json: base_model_name_or_path: ")),
+                             HasSubstr(Path("base/config.json"))));
 }
 
 }  // namespace

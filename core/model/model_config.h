@@ -51,8 +51,11 @@ struct BlockSpec {
 
 // Low-rank adapters of a folder as PEFT writes it: what is added to products of a model that stays as it is.
 struct AdapterConfig {
-  std::string base_folder;  // the model's
+  std::string base_folder;            // the model's
+  std::optional<uint64_t> base_hash;  // HashBaseWeights of it (core/model/adapter_base.h)
   int64_t r = 0;
+  double alpha = 0;
+  bool use_rslora = false;
   double scale = 1;                  // of what they add
   std::vector<std::string> targets;  // the products, "q_proj" and so on, the same in every block
   bool are_new = false;              // drawn, so that they add nothing yet: there is no folder of them

@@ -17,41 +17,33 @@
 #include "core/base/status_macros.h"
 #include "core/checkpoint/hashed_text.h"
 #include "core/data/json.h"
+#include "core/model/lora.h"
 #include "core/safetensors/reader.h"
+#include "core/safetensors/sample_hash.h"
 
 namespace quartet {
 namespace {
 
-constexpr const char* kAdapterWeights = "adapter_model.safetensors";
 constexpr const char* kCompanions[] = {"config.json",           "adapter_config.json", "tokenizer.json",
                                        "tokenizer_config.json", "chat_template.jinja", "generation_config.json"};
 
 // Nothing where they cannot be read.
 std::optional<uint64_t> HashWeights(const std::string& folder) {
-  constexpr int64_t kElements = 256;  // at the beginning and in the middle of each tensor
-  const std::string adapters = absl::StrCat(folder, "/", kAdapterWeights);
-  std::error_code error;
-  const auto reader =
-      std::filesystem::exists(adapters, error) ? CheckpointReader::OpenFile(adapters) : CheckpointReader::Open(folder);
+  const auto reader = IsAdapterFolder(folder)
+                          ? CheckpointReader::OpenFile(absl::StrCat(folder, "/", std::string(kAdapterWeightsFile)))
+                          : CheckpointReader::Open(folder);
   if (!reader.ok()) return std::nullopt;
-  uint64_t hash = 0;
-  std::vector<char> elements;
-  for (const auto& [name, tensor] : (*reader)->tensors()) {
-    hash = HashBytes(
-        absl::StrCat(name, " ", std::string(DtypeName(tensor.dtype)), " ", absl::StrJoin(tensor.shape, ",")), hash);
-    for (const int64_t begin : {int64_t{0}, tensor.numel() / 2}) {
-      const int64_t count = std::min(kElements, tensor.numel() - begin);
-      elements.resize(count * DtypeSize(tensor.dtype));
-      if (!(*reader)->ReadRange(name, begin, count, elements.data()).ok()) return std::nullopt;
-      hash = HashBytes({elements.data(), elements.size()}, hash);
-    }
-  }
-  return hash;
+  const absl::StatusOr<uint64_t> hash = HashSamples(**reader);
+  return hash.ok() ? std::optional(*hash) : std::nullopt;
 }
 
 std::map<std::string, uint64_t> HashModel(const std::string& folder) {
   std::map<std::string, uint64_t> hashes;
   if (const auto weights = HashWeights(folder)) hashes["weights"] = *weights;
+  if (IsAdapterFolder(folder)) {
+    const absl::StatusOr<ModelConfig> model = ReadAdaptedConfig(folder);
+    if (model.ok() && model->lora->base_hash) hashes["base weights"] = *model->lora->base_hash;
+  }
   for (const char* name : kCompanions) {
     if (const auto text = ReadFile(absl::StrCat(folder, "/", name)); text.ok()) hashes[name] = HashBytes(*text);
   }

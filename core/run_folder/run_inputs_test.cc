@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "core/base/testing/scratch_folder.h"
 #include "core/config/run_config.h"
+#include "core/model/initialize.h"
 #include "core/run_folder/continuation.h"
 #include "core/run_folder/run_start.h"
 #include "core/run_folder/testing/training_state.h"
@@ -191,6 +192,28 @@ TEST_F(RunInputsTest, SayWhatHasChangedUnderTheSameName) {
   WriteRows("{\"q\": \"2\", \"a\": \"3\"}\n{\"q\": \"1\", \"a\": \"2\"}\n");
   EXPECT_THAT(ChangesSince(before),
               ElementsAre(AllOf(HasSubstr("data.prompt_data: /"), HasSubstr("rows.jsonl has other rows"))));
+}
+
+// As PEFT writes them, without a hash of their own of what they belong to.
+TEST_F(RunInputsTest, OfAdaptersHaveTheWeightsOfTheirModel) {
+  std::filesystem::copy("core/model/testdata/llama_lora", scratch_.path() + "/adapters");
+  const auto config = nlohmann::json::parse(scratch_.Read("adapters/adapter_config.json"));
+  std::filesystem::remove(scratch_.path() + "/adapters/adapter_config.json");
+  scratch_.Write("adapters/adapter_config.json",
+                 absl::StrReplaceAll(config.dump(), {{"core/model/testdata/llama\"", scratch_.path() + "/base\""}}));
+  const ModelConfig llama = *ReadModelConfig("core/model/testdata/llama");
+  const auto write = [&](uint64_t seed) {
+    const std::string base = scratch_.path() + "/base";
+    ASSERT_TRUE(WriteRandomModel(llama, HeadKind::kVocabulary, seed, Dtype::kF32, base).ok());
+  };
+  write(7);
+  config_.mutable_reference()->set_pretrain(scratch_.path() + "/adapters");
+  const std::vector<RunInput> before = Inputs();
+  write(7);
+  EXPECT_THAT(ChangesSince(before), IsEmpty());
+  write(8);
+  EXPECT_THAT(ChangesSince(before), ElementsAre(AllOf(HasSubstr("reference.pretrain: "),
+                                                      HasSubstr("/adapters has other base weights than"))));
 }
 
 TEST_F(RunInputsTest, HaveTheChatTemplateOfAFileOfItsOwn) {

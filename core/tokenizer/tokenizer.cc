@@ -149,10 +149,9 @@ constexpr TokenizerClass kTokenizerClasses[] = {
     {"Qwen2Tokenizer", nullptr, "<|endoftext|>", "<|endoftext|>", "<|endoftext|>", std::nullopt},
 };
 // What AutoTokenizer takes by the model's type where no class is named.
-constexpr std::pair<std::string_view, std::string_view> kClassOfModel[] = {{"llama", "LlamaTokenizer"},
-                                                                           {"mistral", "LlamaTokenizer"},
-                                                                           {"qwen2", "Qwen2Tokenizer"},
-                                                                           {"qwen3", "Qwen2Tokenizer"}};
+constexpr std::pair<std::string_view, std::string_view> kClassOfModel[] = {
+    {"llama", "LlamaTokenizer"}, {"mistral", "LlamaTokenizer"}, {"qwen2", "Qwen2Tokenizer"},
+    {"qwen3", "Qwen2Tokenizer"}, {"granite", "GPT2Tokenizer"},  {"olmo2", "GPTNeoXTokenizer"}};
 
 // The class by which transformers reads the folder, of those that matter.
 absl::StatusOr<TokenizerClass> FindTokenizerClass(const std::string& folder, const json& tokenizer_config) {

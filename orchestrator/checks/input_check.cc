@@ -304,7 +304,10 @@ absl::Status CheckLoadedState(const RunConfig& config, const std::string& sectio
   if (folder.empty()) return absl::OkStatus();
   const absl::StatusOr<std::unique_ptr<StateReader>> state = StateReader::Open(folder);
   QUARTET_RETURN_IF_ERROR(Prefixed(absl::StrCat(section, ".load_checkpoint"), state.status()));
-  return CheckGoesOnFrom((*state)->manifest(), folder, trainer.optim(), trainer.ema_decay() > 0, section);
+  const StateManifest& manifest = (*state)->manifest();
+  QUARTET_RETURN_IF_ERROR(CheckGoesOnFrom(manifest, folder, trainer.optim(), trainer.ema_decay() > 0, section));
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadTrainedModel(section, trainer));
+  return CheckStateOfSameBase(manifest, folder, model.lora);
 }
 
 absl::Status CheckModelFolder(const std::string& option, const std::string& folder) {

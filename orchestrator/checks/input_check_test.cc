@@ -142,7 +142,7 @@ TEST_F(CheckInputsTest, TakesAdaptersThatAreToBeTrained) {
   }
   config_.mutable_actor()->mutable_lora()->add_target_modules("lm_head");
   EXPECT_THAT(Error(),
-              HasSubstr("actor.lora: target_modules is [\"lm_head\"]; it must be \"all-linear\" or a list of"));
+              StartsWith("actor.lora.target_modules is [\"lm_head\"]; it must be \"all-linear\" or a list of"));
 }
 
 TEST_F(CheckInputsTest, NamesAStopTokenBeyondTheVocabulary) {

@@ -16,7 +16,8 @@ namespace quartet {
 absl::StatusOr<ModelConfig> ReadTrainedModel(const std::string& name, const TrainerConfig& trainer) {
   const std::string& folder = trainer.pretrain();
   const std::optional<LoraOptions> lora = LoraOf(trainer);
-  QUARTET_ASSIGN_OR_RETURN(ModelConfig model, Prefixed(name + ".pretrain", ReadTrainedConfig(folder, lora)));
+  QUARTET_RETURN_IF_ERROR(Prefixed(name + ".pretrain", ReadModelConfig(folder).status()));
+  QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadTrainedConfig(folder, lora));  // whose own errors name actor.lora's
   if (!lora.has_value()) {
     const char* why = name == "actor"
                           ? "set actor.lora, as they are, to train them on; without it whole models are trained"

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,9 +16,18 @@ constexpr int64_t kMostConfigBytes = 16 << 20;
 
 std::string ConfigFile(const RewardSource& source) { return absl::StrCat(source.model(), "/config.json"); }
 
+absl::Status Lacks(const RewardSource& source, std::string_view key) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      ConfigFile(source), " has no number \"", std::string(key),
+      "\", which normalize_reward needs (OpenRLHF writes \"mean\" and \"std\" there, beside adapters, too)"));
+}
+
 absl::StatusOr<nlohmann::json> ReadConfig(const RewardSource& source) {
-  QUARTET_ASSIGN_OR_RETURN(nlohmann::json config, ReadJsonFile(ConfigFile(source), kMostConfigBytes));
-  if (!config.is_object()) return absl::InvalidArgumentError(absl::StrCat(ConfigFile(source), " is no JSON object"));
+  absl::StatusOr<nlohmann::json> config = ReadJsonFile(ConfigFile(source), kMostConfigBytes);
+  if (absl::IsNotFound(config.status())) return nlohmann::json::object();
+  if (config.ok() && !config->is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(ConfigFile(source), " is no JSON object"));
+  }
   return config;
 }
 
@@ -29,9 +39,7 @@ absl::StatusOr<RewardScale> ReadRewardScale(const RewardSource& source) {
   QUARTET_ASSIGN_OR_RETURN(const nlohmann::json config, ReadConfig(source));
   for (const auto& [key, value] : {std::pair{"mean", &scale.mean}, {"std", &scale.std}}) {
     if (!config.contains(key) || !config[key].is_number()) {
-      return absl::InvalidArgumentError(absl::StrCat(ConfigFile(source), " has no number \"", key,
-                                                     "\", which normalize_reward needs (OpenRLHF writes \"mean\" and "
-                                                     "\"std\" there)"));
+      return Lacks(source, key);
     }
     *value = config[key].get<float>();
   }

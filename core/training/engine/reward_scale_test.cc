@@ -9,6 +9,7 @@
 namespace quartet {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 RewardSource With(const std::string& config, bool normalize = false) {
@@ -32,6 +33,22 @@ TEST(RewardScale, IsTheMeanAndStdOfTheModelsConfig) {
               HasSubstr("no number \"std\""));
   EXPECT_THAT(std::string(ReadRewardScale(With(R"({"mean": 1, "std": 0})", true)).status().message()),
               HasSubstr("std must be above 0"));
+}
+
+// OpenRLHF writes config.json beside adapters; that of their model, which may be a reward model too, is of other
+// values.
+TEST(RewardScale, OfAdaptersIsInTheirOwnFolder) {
+  const RewardSource base = With(R"({"mean": 1.5, "std": 2})", true);
+  RewardSource adapters = With(R"({"mean": 0.5, "std": 4})", true);
+  std::ofstream(adapters.model() + "/adapter_config.json")
+      << R"({"base_model_name_or_path": ")" << base.model() << "\"}";
+  EXPECT_EQ(ReadRewardScale(adapters).value().mean, 0.5f);
+  EXPECT_EQ(ReadRewardScale(adapters).value().std, 4);
+  std::filesystem::remove(adapters.model() + "/config.json");
+  const absl::Status status = ReadRewardScale(adapters).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(adapters.model() + "/config.json"), HasSubstr("\"mean\", which normalize_reward needs")));
 }
 
 }  // namespace

@@ -406,6 +406,29 @@ TEST_F(TrainingState, OfAdaptersIsTheirsAloneAndLoadsAtAnyOtherWorldSizeBitForBi
   });
 }
 
+TEST_F(TrainingState, OfAdaptersIsOfTheWeightsOfTheirModel) {
+  WriteAdapters(Path("adapters"), Path("model"));
+  const Arrangement two = {.ranks = 2, .stage = 3};
+  const auto save = [&](TrainableModel& model, ProcessGroup&) {
+    ASSERT_TRUE(SaveTrainingState(model, Path("0")).ok());
+  };
+  OnRanks(two, save, "adapters");
+  fs::rename(Path("model"), Path("before"));
+  const ModelConfig config = *ReadModelConfig(Path("before"));
+  ASSERT_TRUE(WriteRandomModel(config, HeadKind::kVocabulary, 1234, Dtype::kF32, Path("model")).ok());
+  OnRanks(
+      two,
+      [&](TrainableModel& model, ProcessGroup&) {
+        EXPECT_THAT(std::string(LoadTrainingState(model, Path("0")).message()),
+                    AllOf(HasSubstr(Path("0")), HasSubstr("another model than is in " + Path("model"))));
+      },
+      "adapters");
+  WriteAdapters(Path("moved"), Path("before"));
+  OnRanks(
+      two, [&](TrainableModel& model, ProcessGroup&) { EXPECT_TRUE(LoadTrainingState(model, Path("0")).ok()); },
+      "moved");
+}
+
 TEST_F(TrainingState, OfAdaptersGoesOnAsIfTrainingHadNeverStopped) {
   WriteAdapters(Path("adapters"), Path("model"));
   // What two ranks saved three go on with, and with the same bits as three that had it from three.
