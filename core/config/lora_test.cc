@@ -1,4 +1,4 @@
-// actor.lora: what is not said of it, what follows from it, and where it may not be.
+// actor.lora and critic.lora: what is not said of them, what follows from them, and where they may not be.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -77,9 +77,38 @@ TEST(ActorLora, LeavesDpoWithoutAScorerUnlessAReferenceIsNamed) {
   EXPECT_EQ(LoraError(sets, Program::kDpo), "");
 }
 
-TEST(ActorLora, IsOfTheActorAlone) {
-  EXPECT_NE(LoraError({"critic.lora.r=8"}).find("critic.lora is set; a critic or reward model is trained whole"),
-            std::string::npos);
+TEST(CriticLora, IsThereWhereAnyOfItIsSaidAndNotWithTheActors) {
+  EXPECT_FALSE(LoraLoaded({"actor.lora.r=8"}).critic().has_lora());
+  const RunConfig config = LoraLoaded({"critic.lora.r=8"});
+  EXPECT_FALSE(config.actor().has_lora());
+  EXPECT_EQ(config.critic().lora().r(), 8);
+  EXPECT_EQ(config.critic().lora().alpha(), 32);
+  EXPECT_EQ(config.train().max_log_prob_diff_mean(), 0.5F);
+  EXPECT_NE(LoraError({"critic.lora.r=0"}).find("critic.lora.r: 0 is not allowed"), std::string::npos);
+}
+
+TEST(CriticLora, LearnsTenTimesAsFastWhereNothingIsSaid) {
+  EXPECT_EQ(LoraLoaded({"critic.lora.r=8"}).critic().learning_rate(), 9e-5);
+  EXPECT_EQ(LoraLoaded({"critic.lora.r=8"}).actor().learning_rate(), 1e-6);
+  EXPECT_EQ(LoraLoaded({"critic.lora.r=8"}, Program::kRewardModel).critic().learning_rate(), 1e-4);
+  EXPECT_EQ(LoraLoaded({"critic.lora.r=8", "critic.learning_rate=1e-6"}).critic().learning_rate(), 1e-6);
+}
+
+TEST(CriticLora, HasNoEffectWhereThereIsNoCritic) {
+  EXPECT_EQ(LoraError({"critic.lora.r=8"}, Program::kSft), "critic.lora.r has no effect: it trains no critic");
+  EXPECT_EQ(LoraError({"critic.lora.r=8", "algorithm.advantage_estimator=grpo"}).find("critic.lora.r has no effect: "),
+            0u);
+  RunConfig config = LoraLoaded({"critic.lora.r=8"});
+  ClearUnread(Program::kEvaluate, &config);
+  EXPECT_FALSE(config.critic().has_lora());
+}
+
+TEST(CriticLora, IsTheCriticTrainersAlone) {
+  const RunConfig config = LoraLoaded({"critic.lora.r=8"});
+  EXPECT_EQ(ServiceFields(config, "critic_trainer")["critic.lora.r"], "8");
+  for (const char* service : {"policy_trainer", "rollout", "scorer"}) {
+    EXPECT_FALSE(ServiceFields(config, service).contains("critic.lora.r")) << service;
+  }
 }
 
 TEST(ActorLora, IsLeftAsideByAnEvaluation) {

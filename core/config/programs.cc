@@ -52,8 +52,8 @@ std::vector<ProgramRow> MakeRows() {
   return {
       Default("actor.learning_rate", {kPpo, kDpo}, "1e-6", "1e-5"),
       Default("actor.learning_rate", {kSft}, "1e-4", "1e-3"),
-      Default("critic.learning_rate", {kPpo}, "9e-6"),
-      Default("critic.learning_rate", {kRewardModel}, "1e-5"),
+      Default("critic.learning_rate", {kPpo}, "9e-6", "9e-5"),
+      Default("critic.learning_rate", {kRewardModel}, "1e-5", "1e-4"),
       Default("actor.max_len", {kSft, kDpo}, "2048"),
       Default("critic.max_len", {kRewardModel}, "2048"),
       Default("train.train_batch_size", offline, "32"),

@@ -47,7 +47,7 @@ constexpr std::string_view kFree[] = {"data.source_key", "data.checked_rows", "d
 // Where only one of the two says it the hash of a checkpoint's prompts tells whether they have another.
 constexpr std::string_view kDate = "data.template_date";
 // The shape of what is trained, which no checkpoint has otherwise.
-constexpr std::string_view kShape = "actor.lora";
+constexpr std::string_view kShape[] = {"actor.lora", "critic.lora"};
 // Where things are.
 constexpr std::string_view kPlaces[] = {"run_dir", "train.load_checkpoint", "train.allow_changed_run", "services."};
 
@@ -97,8 +97,7 @@ absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, c
                                                    " cannot go on; give another run_dir"));
   }
   for (const std::string& path : paths) {
-    if (absl::StartsWith(path, absl::StrCat(std::string(kShape), ".")) &&
-        value_in(old, path) != value_in(present, path)) {
+    if (IsOne(path, kShape) && value_in(old, path) != value_in(present, path)) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": ", value_in(old, path), " -> ", value_in(present, path),
                                                      ": the run in ", now.run_dir(),
                                                      " has adapters as they were set when it began, and goes on with "

@@ -58,11 +58,6 @@ absl::Status CheckTrainer(const std::string& name, const TrainerConfig& t) {
 }  // namespace
 
 absl::Status CheckTrainers(const RunConfig& c) {
-  if (c.critic().has_lora()) {
-    return absl::InvalidArgumentError(
-        "critic.lora is set; a critic or reward model is trained whole, with all its weights: only the actor can be "
-        "trained by adapters (actor.lora)");
-  }
   QUARTET_RETURN_IF_ERROR(CheckTrainer("actor", c.actor()));
   return UsesCritic(c) ? CheckTrainer("critic", c.critic()) : absl::OkStatus();
 }
