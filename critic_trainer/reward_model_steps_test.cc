@@ -25,26 +25,6 @@ class RewardModelStepsTest : public ::testing::TestWithParam<int> {
     SetGoldenOptimizer(golden_, config_.mutable_critic());
   }
 
-  std::vector<TrainingSequence> Step(bool has_margin, size_t step) const {
-    const size_t pairs = golden_["pairs_of_a_step"];
-    std::vector<TrainingSequence> batch;
-    for (size_t i = step * pairs; i < (step + 1) * pairs; ++i) {
-      const auto& pair = golden_["pairs"][i];
-      for (const char* key : {"chosen_ids", "rejected_ids"}) {
-        TrainingSequence& sequence = batch.emplace_back();
-        sequence.mutable_tokens()->set_index(batch.size());
-        for (int id : pair[key]) {
-          sequence.mutable_tokens()->add_ids(id);
-          sequence.mutable_tokens()->add_action_mask(false);  // which this loss does not look at
-        }
-        if (key[0] == 'r') continue;
-        sequence.mutable_pair()->set_weight(1.0f / pairs);
-        if (has_margin) sequence.mutable_pair()->set_margin(pair["margin"]);
-      }
-    }
-    return batch;
-  }
-
   const nlohmann::json golden_;
   RunConfig config_;
 };
@@ -62,7 +42,7 @@ TEST_P(RewardModelStepsTest, LossesOfTwentyStepsAreTrls) {
       auto engine = CriticEngine::Load(config_.critic(), config_.seed(), context);
       ASSERT_TRUE(engine.ok()) << engine.status();
       for (size_t step = 0; step < expected.size(); ++step) {
-        const std::vector<TrainingSequence> batch = Step(run["margin"], step);
+        const std::vector<TrainingSequence> batch = GoldenPairs(golden_, step, run["margin"]);
         std::vector<const TokenSequence*> tokens;
         for (const TrainingSequence& sequence : batch) tokens.push_back(&sequence.tokens());
         const auto split = SplitPairs(tokens, context.world_size, {.limit = {.sequences = 4}});
@@ -93,7 +73,7 @@ TEST_P(RewardModelStepsTest, LossesOfTwentyStepsAreTrls) {
 
 TEST_P(RewardModelStepsTest, RewardsOfWholeSequencesAreTransformers) {
   std::mutex mutex;
-  const std::vector<TrainingSequence> batch = Step(/*has_margin=*/false, 0);
+  const std::vector<TrainingSequence> batch = GoldenPairs(golden_, 0, /*has_margin=*/false);
   std::vector<float> found(batch.size());
   RunEngineRanks(GetParam(), [&](const RankContext& context) {
     auto engine = CriticEngine::Load(config_.critic(), config_.seed(), context);

@@ -58,8 +58,8 @@ double ForwardFlops(const Shape& shape, const Lengths& lengths) {
 }
 
 // A backward pass computes two products for each of the forward's, but for a matrix that is not trained one; what is
-// not kept is computed again before it. What adapters themselves take is left out.
-double TrainFlops(const Shape& shape, const Lengths& lengths, const TrainerConfig& trainer) {
+// not kept is computed again before it. What adapters themselves take is left out. A scalar head is trained with them.
+double TrainFlops(const Shape& shape, const Lengths& lengths, const TrainerConfig& trainer, HeadKind head) {
   Shape attention = shape;
   attention.work.block_weights = 0;
   const bool trains_matrices = !trainer.has_lora();
@@ -67,7 +67,7 @@ double TrainFlops(const Shape& shape, const Lengths& lengths, const TrainerConfi
   const double of_matrices = trains_matrices ? forward - BlockFlops(attention, lengths) : 0;
   const double backward = forward + BlockFlops(attention, lengths) + of_matrices;
   return (trainer.gradient_checkpointing() ? 2 : 1) * forward + backward +
-         (trains_matrices ? 4 : 3) * shape.work.HeadFlops(lengths.answer);
+         (trains_matrices || head == HeadKind::kScalar ? 4 : 3) * shape.work.HeadFlops(lengths.answer);
 }
 
 void Add(double flops, const Shape& shape, ServiceTime* time) {
@@ -138,7 +138,7 @@ absl::StatusOr<StepTime> EstimateStep(const RunConfig& config, const Plan& plan,
     const auto add_trainer = [&](const TrainerConfig& trainer, HeadKind head, int epochs) -> absl::Status {
       QUARTET_RETURN_IF_ERROR(add_forward(trainer.pretrain(), head, trainer.dtype()));
       QUARTET_ASSIGN_OR_RETURN(const Shape shape, ShapeOf(trainer.pretrain(), head, trainer.dtype(), rates));
-      Add(epochs * own * TrainFlops(shape, lengths, trainer), shape, &time);
+      Add(epochs * own * TrainFlops(shape, lengths, trainer, head), shape, &time);
       return absl::OkStatus();
     };
     if (service.service == "rollout") {

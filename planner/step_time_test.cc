@@ -61,6 +61,9 @@ TEST(StepTime, OfAModelThatIsNotTrainedNoGradientsOfMatricesAreComputed) {
   // Forward; forward as the reference; forward, again, and backward, where attention and head have two and one product.
   EXPECT_NEAR(times["policy_trainer"].flops, kOwn * (2 * forward + 4 * forward - 2 * kBlocks * 512 - kHeadForward), 1);
   EXPECT_FALSE(times.contains("scorer"));
+  // A critic's head is trained with the adapters.
+  EXPECT_NEAR(ByName(Estimated({"critic.lora.r=8"}))["critic_trainer"].flops,
+              kOwn * (5 * (kBlockForward + 2 * 256 * 256) - 2 * kBlocks * 512), 1);
 }
 
 TEST(StepTime, TrainersComputeAPromptOnceForItsSamples) {

@@ -36,22 +36,25 @@ class LoraRunTest : public ::testing::Test {
     pairs_ = harness_.Write("pairs.jsonl", pairs);
   }
 
-  // Eight steps of fine-tuning or DPO, with adapters.
+  // Eight steps of fine-tuning, of DPO or of a reward model, with adapters.
   ProcessHarness::Outcome Run(const std::string& program, const std::string& folder, std::vector<std::string> sets,
                               const std::map<std::string, std::string>& environment = {}) {
-    const bool sft = program == "sft";
+    const bool sft = program == "sft", reward_model = program == "reward_model";
+    const std::string model = reward_model ? "critic." : "actor.";
     std::vector<std::string> arguments = {"--launch", "--set=run_dir=" + harness_.Path(folder)};
     for (const std::string& set : std::vector<std::string>{
              sft ? "sft.data=" + rows_ : "preference.data=" + pairs_, "train.train_batch_size=8", "train.max_steps=8",
-             "actor.max_len=32", "actor.learning_rate=2e-2", "actor.pretrain=" + model_, "actor.lr_scheduler=constant",
-             "actor.lora.r=4", "actor.lora.alpha=8", "services.policy_trainer.threads=1", "train.save_steps=4"}) {
+             model + "max_len=32", model + "learning_rate=2e-2", model + "pretrain=" + model_,
+             model + "lr_scheduler=constant", model + "lora.r=4", model + "lora.alpha=8",
+             absl::StrCat("services.", reward_model ? "critic" : "policy", "_trainer.threads=1"),
+             "train.save_steps=4"}) {
       sets.insert(sets.begin(), set);
     }
     for (const std::string& set : sets) arguments.push_back("--set=" + set);
     return harness_.Run("orchestrator/" + program, arguments, absl::Seconds(240), environment);
   }
-  std::string Saved(const std::string& folder, int step = 8) const {
-    return harness_.Path(absl::StrCat(folder, "/checkpoints/step_", step, "/policy"));
+  std::string Saved(const std::string& folder, int step = 8, const std::string& model = "policy") const {
+    return harness_.Path(absl::StrCat(folder, "/checkpoints/step_", step, "/", model));
   }
   std::string Adapters(const std::string& folder, int step = 8) const {
     return ReadFile(Saved(folder, step) + "/adapter_model.safetensors").value();
@@ -138,8 +141,8 @@ TEST_F(LoraRunTest, AdaptersWhoseModelWasReplacedAreRefusedWhereverTheyAreRead) 
                                "--set=run_dir=" + harness_.Path("rollout")},
                               absl::Seconds(60)),
                  of_adapters);
-  expect_refused(harness_.Run("tools/model/merge_lora", {"--model=" + Saved("first"), "--to=" + harness_.Path("merged")},
-                              absl::Seconds(60)),
+  expect_refused(harness_.Run("tools/model/merge_lora",
+                              {"--model=" + Saved("first"), "--to=" + harness_.Path("merged")}, absl::Seconds(60)),
                  of_adapters);
   expect_refused(
       Run("sft", "first", {"train.load_checkpoint=true", "train.max_steps=12", "train.allow_changed_run=true"}),
@@ -171,6 +174,33 @@ TEST_F(LoraRunTest, DpoTeachesAdaptersWithTheirModelAsTheReference) {
   EXPECT_NEAR(losses.front(), 0.6931, 1e-3);
   EXPECT_LT(losses.back(), 0.9 * losses.front());
   EXPECT_TRUE(std::filesystem::exists(Saved("dpo") + "/adapter_config.json"));
+}
+
+// The head in the folder, too; it is trained on, and scores.
+TEST_F(LoraRunTest, ARewardModelLearnsByAdaptersAndItsHead) {
+  const auto outcome = Run("reward_model", "first", {"services.critic_trainer.ranks=2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  const std::vector<double> losses = Losses("first", "reward_model/loss");
+  EXPECT_LT(losses.back(), 0.5 * losses.front());
+  const std::string saved = Saved("first", 8, "critic");
+  const auto config = nlohmann::json::parse(std::ifstream(saved + "/adapter_config.json"));
+  EXPECT_EQ(config["task_type"], "SEQ_CLS");
+  EXPECT_TRUE(std::filesystem::exists(saved + "/tokenizer.json"));
+  EXPECT_FALSE(std::filesystem::exists(saved + "/model.safetensors"));
+
+  const auto on = Run("reward_model", "second", {"critic.pretrain=" + saved, "train.max_steps=1"});
+  ASSERT_EQ(on.exit_code, 0) << on.output;
+  EXPECT_LT(Losses("second", "reward_model/loss").front(), 1.2 * losses.back());
+
+  const auto whole = Run("reward_model", "whole", {"critic.pretrain=" + saved, "critic.lora.r=8"});
+  EXPECT_NE(whole.exit_code, 0);
+  EXPECT_THAT(whole.output, HasSubstr("critic.lora is r: 8, "));
+
+  const auto scorer = harness_.StartService(
+      "scorer",
+      {"--set=actor.pretrain=" + model_, "--set=algorithm.kl.init_kl_coef=0", "--set=reward.source.0.model=" + saved,
+       "--set=services.scorer.listen=127.0.0.1:0", "--set=run_dir=" + harness_.Path("scorer_run")});
+  EXPECT_NE(scorer.address, "") << harness_.Output(scorer.pid);
 }
 
 // Four steps on one batch of prompts a step.
@@ -211,8 +241,9 @@ services { rollout { threads: 1 } policy_trainer { threads: 1 } scorer { threads
 // In bf16, whatever the ranks are: the adapters that were trained are those that answer, to the last places.
 TEST_F(LoraPpoTest, TrainerAndRolloutAgreeWhileAdaptersLearn) {
   const std::vector<std::vector<std::string>> arrangements = {
-      {"algorithm.advantage_estimator=gae", "critic.pretrain=" + model_, "services.policy_trainer.ranks=2",
-       "services.rollout.ranks=2", "rollout.zero_stage=3"},
+      {"algorithm.advantage_estimator=gae", "critic.pretrain=" + model_, "critic.lora.r=4", "train.save_steps=4",
+       "services.critic_trainer.ranks=2", "services.policy_trainer.ranks=2", "services.rollout.ranks=2",
+       "rollout.zero_stage=3"},
       {"algorithm.advantage_estimator=grpo", "services.rollout.ranks=2", "rollout.tensor_parallel_size=2",
        "actor.lora.target_modules=q_proj,o_proj,down_proj"},
       {"algorithm.advantage_estimator=grpo", "actor.lora.r=1", "actor.zero_stage=0", "actor.dtype=fp32",
@@ -229,6 +260,8 @@ TEST_F(LoraPpoTest, TrainerAndRolloutAgreeWhileAdaptersLearn) {
     EXPECT_LT(std::abs(metrics.front().at("kl/mean").get<double>()), 1e-5) << "the reference is the policy as it began";
     EXPECT_GT(std::abs(metrics.back().at("kl/mean").get<double>()), 1e-3) << "they do not learn";
     EXPECT_TRUE(std::filesystem::exists(harness_.Path("run/checkpoints/latest/policy/adapter_config.json")));
+    EXPECT_EQ(std::filesystem::exists(harness_.Path("run/checkpoints/latest/critic/adapter_config.json")),
+              std::ranges::find(sets, "critic.lora.r=4") != sets.end());
     EXPECT_THAT(harness_.Survivors(absl::Seconds(5)), IsEmpty());
     std::filesystem::remove_all(harness_.Path("run"));
   }

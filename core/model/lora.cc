@@ -29,7 +29,6 @@ constexpr std::string_view kAllLinear = "all-linear";
 // PEFT saves whatever a sequence classifier's head may be called; "score" it is in all classes here.
 constexpr std::string_view kOtherHead = "classifier";
 constexpr std::string_view kPrefix = "base_model.model.";
-constexpr const char* kOptions = "actor.lora.";  // which train them
 constexpr const char* kBaseModel = "base_model_name_or_path";
 constexpr size_t kLongestPath = 4096;
 constexpr std::string_view kFactorA = ".lora_A", kFactorB = ".lora_B";
@@ -147,50 +146,59 @@ absl::StatusOr<AdapterConfig> ReadLora(const ConfigFields& fields, int64_t layer
   return lora;
 }
 
-// adapter_config.json of new adapters of the model in `base`, as PEFT writes it.
-std::string NewAdapterJson(const LoraOptions& lora, const std::string& base, const std::vector<std::string>& targets) {
-  const nlohmann::ordered_json object = {{"base_model_name_or_path", base},
-                                         {"bias", "none"},
-                                         {"fan_in_fan_out", false},
-                                         {"inference_mode", true},
-                                         {"init_lora_weights", true},
-                                         {"lora_alpha", lora.alpha},
-                                         {"lora_dropout", 0.0},
-                                         {"modules_to_save", nullptr},
-                                         {"peft_type", "LORA"},
-                                         {"r", lora.r},
-                                         {"target_modules", targets},
-                                         {"task_type", "CAUSAL_LM"},
-                                         {"use_rslora", lora.use_rslora}};
+// Where the options stand by which a model with that head is trained by adapters.
+const char* OptionsOf(HeadKind head) { return head == HeadKind::kScalar ? "critic.lora." : "actor.lora."; }
+
+// adapter_config.json of new adapters of the model in `base`, as PEFT writes it for a model with that head.
+std::string NewAdapterJson(const LoraOptions& lora, const std::string& base, const std::vector<std::string>& targets,
+                           HeadKind head) {
+  const bool scalar = head == HeadKind::kScalar;
+  const nlohmann::ordered_json object = {
+      {"base_model_name_or_path", base},
+      {"bias", "none"},
+      {"fan_in_fan_out", false},
+      {"inference_mode", true},
+      {"init_lora_weights", true},
+      {"lora_alpha", lora.alpha},
+      {"lora_dropout", 0.0},
+      {"modules_to_save", scalar ? nlohmann::ordered_json{kOtherHead, kScalarHead} : nullptr},
+      {"peft_type", "LORA"},
+      {"r", lora.r},
+      {"target_modules", targets},
+      {"task_type", scalar ? "SEQ_CLS" : "CAUSAL_LM"},
+      {"use_rslora", lora.use_rslora}};
   return object.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 // Of the options, where `layers` blocks have them.
-absl::StatusOr<AdapterConfig> NewAdapters(const LoraOptions& lora, const std::string& base, int64_t layers) {
+absl::StatusOr<AdapterConfig> NewAdapters(const LoraOptions& lora, const std::string& base, int64_t layers,
+                                          HeadKind head) {
   nlohmann::json object = {{"r", lora.r}, {"lora_alpha", lora.alpha}, {"use_rslora", lora.use_rslora}};
   const bool all = lora.targets.empty() || (lora.targets.size() == 1 && lora.targets.front() == kAllLinear);
   object["target_modules"] = all ? nlohmann::json(kAllLinear) : nlohmann::json(lora.targets);
-  QUARTET_ASSIGN_OR_RETURN(AdapterConfig adapters, ReadLora(ConfigFields(object, /*file=*/"", kOptions), layers));
+  QUARTET_ASSIGN_OR_RETURN(AdapterConfig adapters,
+                           ReadLora(ConfigFields(object, /*file=*/"", OptionsOf(head)), layers));
   adapters.are_new = true;
+  adapters.has_head = head == HeadKind::kScalar;
   adapters.base_folder = base;
   adapters.base_hash = HashBaseWeights(base);
-  adapters.json = NewAdapterJson(lora, base, adapters.targets);
+  adapters.json = NewAdapterJson(lora, base, adapters.targets, head);
   return adapters;
 }
 
 // Each field in which `options` make other adapters than `found`, with both values.
-std::vector<std::string> Differences(const AdapterConfig& options, const AdapterConfig& found) {
+std::vector<std::string> Differences(const AdapterConfig& wanted, const AdapterConfig& found, const char* options) {
   std::vector<std::string> differences;
   const auto compare = [&](const char* field, const auto& is, const auto& has) {
-    if (is != has) differences.push_back(absl::StrCat(kOptions, field, " is ", is, " and not ", has));
+    if (is != has) differences.push_back(absl::StrCat(options, field, " is ", is, " and not ", has));
   };
-  compare("r", options.r, found.r);
-  if (options.scale != found.scale || options.r != found.r) {
-    compare("alpha", options.alpha, found.alpha);
+  compare("r", wanted.r, found.r);
+  if (wanted.scale != found.scale || wanted.r != found.r) {
+    compare("alpha", wanted.alpha, found.alpha);
     const auto shown = [](bool value) { return std::string(value ? "true" : "false"); };
-    compare("use_rslora", shown(options.use_rslora), shown(found.use_rslora));
+    compare("use_rslora", shown(wanted.use_rslora), shown(found.use_rslora));
   }
-  compare("target_modules", absl::StrJoin(options.targets, ","), absl::StrJoin(found.targets, ","));
+  compare("target_modules", absl::StrJoin(wanted.targets, ","), absl::StrJoin(found.targets, ","));
   return differences;
 }
 
@@ -246,15 +254,22 @@ absl::StatusOr<ModelConfig> ReadAdaptedConfig(const std::string& folder) {
   return config;
 }
 
-absl::StatusOr<ModelConfig> ReadTrainedConfig(const std::string& folder, const std::optional<LoraOptions>& lora) {
+absl::StatusOr<ModelConfig> ReadTrainedConfig(const std::string& folder, const std::optional<LoraOptions>& lora,
+                                              HeadKind head) {
   QUARTET_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(folder));
   if (!lora.has_value()) return config;
-  QUARTET_ASSIGN_OR_RETURN(AdapterConfig adapters, NewAdapters(*lora, folder, config.num_hidden_layers));
+  QUARTET_ASSIGN_OR_RETURN(AdapterConfig adapters, NewAdapters(*lora, folder, config.num_hidden_layers, head));
   if (!config.lora.has_value()) {
     config.lora = std::move(adapters);
     return config;
   }
-  const std::vector<std::string> differences = Differences(adapters, *config.lora);
+  if (adapters.has_head && !config.lora->has_head) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("critic.lora is set, which trains the scalar head as well, and the adapters in ", folder,
+                     " bring none (modules_to_save is not [\"", std::string(kScalarHead),
+                     "\"]): begin with their model, or with what //tools:merge_lora makes of both"));
+  }
+  const std::vector<std::string> differences = Differences(adapters, *config.lora, OptionsOf(head));
   if (differences.empty()) return config;
   return absl::InvalidArgumentError(absl::StrCat(absl::StrJoin(differences, "; "), ": they must be as the adapters in ",
                                                  folder, " are, which are trained on"));
@@ -287,7 +302,10 @@ ParameterLayout MakeTrainedLayout(const ModelConfig& config, HeadKind head) {
   return config.lora.has_value() ? MakeLoraLayout(config, whole) : whole;
 }
 
-bool IsFactorA(const ParameterSpec& parameter) { return parameter.name.find(kFactorA) != std::string::npos; }
+AdapterPart PartOf(const ParameterSpec& parameter) {
+  if (parameter.in_block == BlockTensor::kCount) return AdapterPart::kHead;
+  return parameter.name.find(kFactorA) != std::string::npos ? AdapterPart::kA : AdapterPart::kB;
+}
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenAdapters(const std::string& folder,
                                                                const ParameterLayout& layout) {

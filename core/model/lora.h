@@ -36,8 +36,10 @@ struct LoraOptions {
 
 // ReadModelConfig where `lora` is not set. Where it is, a model's folder is given new adapters
 // (AdapterConfig::are_new), and a folder of adapters must have just those: INVALID_ARGUMENT names the fields of
-// actor.lora that differ, with both values. Errors of `folder` are ReadModelConfig's.
-absl::StatusOr<ModelConfig> ReadTrainedConfig(const std::string& folder, const std::optional<LoraOptions>& lora);
+// actor.lora or critic.lora that differ, with both values. Those of a model that is trained with a scalar `head` bring
+// it, whole: new ones begin with the model's, or with a drawn one. Errors of `folder` are ReadModelConfig's.
+absl::StatusOr<ModelConfig> ReadTrainedConfig(const std::string& folder, const std::optional<LoraOptions>& lora,
+                                              HeadKind head);
 
 inline constexpr std::string_view kAdapterConfigFile = "adapter_config.json";
 inline constexpr std::string_view kAdapterWeightsFile = "adapter_model.safetensors";
@@ -50,8 +52,10 @@ ParameterLayout MakeLoraLayout(const ModelConfig& config, const ParameterLayout&
 // What is trained of `config` with that head: its adapters where it has any, else the whole model.
 ParameterLayout MakeTrainedLayout(const ModelConfig& config, HeadKind head);
 
-// Of a tensor of MakeLoraLayout: A, which new adapters draw, or B, which begins at 0.
-bool IsFactorA(const ParameterSpec& parameter);
+// What a tensor of MakeLoraLayout is: A, which new adapters draw; B, which begins at 0; or the scalar head, which is
+// the model's at first.
+enum class AdapterPart { kA, kB, kHead };
+AdapterPart PartOf(const ParameterSpec& parameter);
 
 // The tensors of a folder of adapters. INVALID_ARGUMENT where it has one that `layout` has no place for.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenAdapters(const std::string& folder,

@@ -183,7 +183,8 @@ TEST(LoraLayout, HasNoPlaceForTensorsThatTheConfigDoesNotName) {
 
 TEST(ReadTrainedConfig, GivesAModelNewAdaptersWhoseFileReadsAsThey) {
   const std::string llama = "core/model/testdata/llama";
-  const auto config = ReadTrainedConfig(llama, LoraOptions{.r = 4, .alpha = 8, .targets = {}, .use_rslora = true});
+  const auto config = ReadTrainedConfig(llama, LoraOptions{.r = 4, .alpha = 8, .targets = {}, .use_rslora = true},
+                                        HeadKind::kVocabulary);
   ASSERT_TRUE(config.ok()) << config.status();
   ASSERT_TRUE(config->lora.has_value());
   EXPECT_TRUE(config->lora->are_new);
@@ -201,13 +202,15 @@ TEST(ReadTrainedConfig, GivesAModelNewAdaptersWhoseFileReadsAsThey) {
   EXPECT_EQ(read->lora->scale, 4);
   EXPECT_EQ(read->lora->targets, config->lora->targets);
 
-  EXPECT_FALSE(ReadTrainedConfig(llama, std::nullopt)->lora.has_value());
-  const absl::Status other = ReadTrainedConfig(llama, LoraOptions{.targets = {"lm_head"}}).status();
+  EXPECT_FALSE(ReadTrainedConfig(llama, std::nullopt, HeadKind::kVocabulary)->lora.has_value());
+  const absl::Status other =
+      ReadTrainedConfig(llama, LoraOptions{.targets = {"lm_head"}}, HeadKind::kVocabulary).status();
   EXPECT_THAT(std::string(other.message()), StartsWith("actor.lora.target_modules is [\"lm_head\"]; it must be "));
 }
 
 TEST(ReadTrainedConfig, TrainsAFolderOfAdaptersOnAsItIsAlone) {
-  const auto same = ReadTrainedConfig(kAdaptersOfLlama, LoraOptions{.r = 8, .alpha = 16, .targets = {"all-linear"}});
+  const auto same = ReadTrainedConfig(kAdaptersOfLlama, LoraOptions{.r = 8, .alpha = 16, .targets = {"all-linear"}},
+                                      HeadKind::kVocabulary);
   ASSERT_TRUE(same.ok()) << same.status();
   EXPECT_FALSE(same->lora->are_new);
   for (const auto& [lora, differs] : std::vector<std::pair<LoraOptions, std::string>>{
@@ -216,7 +219,7 @@ TEST(ReadTrainedConfig, TrainsAFolderOfAdaptersOnAsItIsAlone) {
            {{.r = 8, .alpha = 8}, "actor.lora.alpha is 8 and not 16: "},
            {{.r = 8, .alpha = 16, .targets = {"q_proj"}}, "actor.lora.target_modules is q_proj and not q_proj,k_proj,"},
            {{.r = 8, .alpha = 16, .use_rslora = true}, "actor.lora.use_rslora is true and not false: "}}) {
-    const absl::Status status = ReadTrainedConfig(kAdaptersOfLlama, lora).status();
+    const absl::Status status = ReadTrainedConfig(kAdaptersOfLlama, lora, HeadKind::kVocabulary).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()),
                 AllOf(StartsWith(differs), HasSubstr("llama_lora are, which are trained on")));
@@ -287,6 +290,51 @@ TEST_F(AdapterBase, ThatCannotBeReadIsNamedWithTheFolderThatNamesIt) {
   std::filesystem::remove(Path("base/config.json"));
   EXPECT_THAT(Error(), AllOf(StartsWith(Path("adapters/adapter_config.json: base_model_name_or_path: ")),
                              HasSubstr(Path("base/config.json"))));
+}
+
+// Each begins with the model's head, where it has one.
+TEST(ReadTrainedConfig, GivesNewAdaptersOfACriticItsHead) {
+  for (const auto& [model, own] : {std::pair{"llama", HeadKind::kVocabulary}, {"llama_critic", HeadKind::kScalar}}) {
+    const std::string base = std::string("core/model/testdata/") + model;
+    const auto config = ReadTrainedConfig(base, LoraOptions{.r = 4}, HeadKind::kScalar);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_TRUE(config->lora->has_head);
+    EXPECT_EQ(config->head, own);
+    const ParameterLayout layout = MakeTrainedLayout(*config, HeadKind::kScalar);
+    const ParameterSpec& head = layout.groups[layout.head_group].parameters.at(0);
+    EXPECT_EQ(layout.head_group, config->num_hidden_layers);
+    EXPECT_EQ(head.name, "base_model.model.score.weight");
+    EXPECT_EQ(PartOf(head), AdapterPart::kHead);
+    EXPECT_EQ(head.numel(), config->hidden_size);
+
+    // As peft writes it, but for fields that are off.
+    const auto written = nlohmann::json::parse(config->lora->json);
+    const auto pefts =
+        nlohmann::json::parse(std::ifstream("core/model/testdata/llama_critic_lora/adapter_config.json"));
+    for (const char* field : {"task_type", "modules_to_save"}) EXPECT_EQ(written.at(field), pefts.at(field)) << field;
+    const std::string folder = testing::TempDir() + "/new_adapters_of_" + model;
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + "/adapter_config.json") << config->lora->json;
+    const auto read = ReadModelConfig(folder);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_TRUE(read->lora->has_head);
+    EXPECT_EQ(read->head, HeadKind::kScalar);
+  }
+}
+
+TEST(ReadTrainedConfig, TrainsAdaptersOfACriticOnWhereTheyBringItsHead) {
+  const std::string folder = "core/model/testdata/llama_critic_lora";
+  const LoraOptions lora{.r = 8, .alpha = 8, .targets = {"gate_proj", "k_proj"}};
+  const auto same = ReadTrainedConfig(folder, lora, HeadKind::kScalar);
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_FALSE(same->lora->are_new);
+  const auto error = [](const std::string& of, const LoraOptions& with) {
+    return std::string(ReadTrainedConfig(of, with, HeadKind::kScalar).status().message());
+  };
+  EXPECT_THAT(error(folder, {.r = 4}), StartsWith("critic.lora.r is 4 and not 8"));
+  EXPECT_THAT(
+      error(kAdaptersOfLlama, {.r = 8, .alpha = 16}),
+      AllOf(HasSubstr("critic.lora is set, which trains the scalar head as well"), HasSubstr("//tools:merge_lora")));
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ ParameterLayout MakeParameterLayout(const ModelConfig& config, HeadKind head) {
     ParameterGroup group{.name = "head", .parameters = {}};
     AddNorm("model.norm", D, &group);
     if (head == HeadKind::kScalar) {
-      group.parameters.push_back({WeightsOf(kScalarHead), {1, D}, true});
+      group.parameters.push_back(ScalarHeadOf(config));
     } else {
       group.parameters.push_back({"lm_head.weight", {config.vocab_size, D}, true});
     }
@@ -101,6 +101,10 @@ ParameterLayout MakeParameterLayout(const ModelConfig& config, HeadKind head) {
     layout.groups.push_back(std::move(group));
   }
   return layout;
+}
+
+ParameterSpec ScalarHeadOf(const ModelConfig& config) {
+  return {WeightsOf(kScalarHead), {1, config.hidden_size}, true};
 }
 
 bool IsScalarHead(const ParameterSpec& parameter) { return parameter.name == WeightsOf(kScalarHead); }

@@ -80,6 +80,7 @@ struct ParameterLayout {
 
 ParameterLayout MakeParameterLayout(const ModelConfig& config, HeadKind head);
 
+ParameterSpec ScalarHeadOf(const ModelConfig& config);
 bool IsScalarHead(const ParameterSpec& parameter);
 // What the model folder of `config` calls a parameter: by its name, but for a scalar head that has one of its own
 // there.

@@ -17,6 +17,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> ShardedModel::OpenAdaptersOf(c
   impl->are_new_adapters = model.config.lora->are_new;
   if (!impl->are_new_adapters) {
     QUARTET_ASSIGN_OR_RETURN(reader, OpenAdapters(impl->folder, impl->layout));
+  } else if (impl->has_adapters_head()) {
+    QUARTET_ASSIGN_OR_RETURN(reader, CheckpointReader::Open(model.folder));
   }
   const AdapterConfig& lora = *impl->config.lora;
   if (impl->logs()) {

@@ -113,9 +113,8 @@ void ShardedModel::Impl::CompleteFromOwners(int group, const at::Tensor& values)
 
 bool ShardedModel::Impl::DrawsHead(const CheckpointReader& reader) const {
   if (options.head != HeadKind::kScalar) return false;
-  if (!has_adapters_head() && (!options.initialize_missing_head || config.head == HeadKind::kScalar)) return false;
-  const ParameterSpec& head = layout.groups[layout.head_group].parameters[layout.head];
-  return reader.tensors().count(NameInFolder(head, config)) == 0;
+  if (!replaces_head() && (!options.initialize_missing_head || config.head == HeadKind::kScalar)) return false;
+  return !reader.tensors().contains(NameInFolder(ScalarHeadOf(config), config));
 }
 
 absl::Status ShardedModel::Impl::Read(const CheckpointReader* reader, int group, int64_t begin, const at::Tensor& out,
@@ -125,8 +124,10 @@ absl::Status ShardedModel::Impl::Read(const CheckpointReader* reader, int group,
     ParameterSpec parameter = parameters.parameters[piece.parameter];
     const at::Tensor elements = out.narrow(0, piece.offset, piece.count);
     if (are_new_adapters) {
-      if (IsFactorA(parameter)) DrawFactorA(options.seed, parameter, piece, elements);
-      continue;
+      const AdapterPart part = PartOf(parameter);
+      if (part == AdapterPart::kA) DrawFactorA(options.seed, parameter, piece, elements);
+      if (part != AdapterPart::kHead) continue;
+      parameter = ScalarHeadOf(config);
     }
     const bool may_be_drawn = IsScalarHead(parameter) && DrawsHead(*reader);
     parameter.name = NameInFolder(parameter, config);
@@ -218,7 +219,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Load(const std::stri
 absl::StatusOr<std::unique_ptr<CheckpointReader>> ShardedModel::OpenModel(const std::string& folder, Impl* impl) {
   Impl& model = *impl;
   const ShardedModelOptions& options = model.options;
-  QUARTET_ASSIGN_OR_RETURN(model.config, ReadTrainedConfig(folder, options.lora));
+  QUARTET_ASSIGN_OR_RETURN(model.config, ReadTrainedConfig(folder, options.lora, options.head));
   QUARTET_RETURN_IF_ERROR(CheckHead(model.config, folder, options.head));
   if (model.config.lora.has_value()) model.folder = model.config.lora->base_folder;
   if (!options.scalar_head.empty()) model.config.scalar_head = options.scalar_head;
@@ -229,12 +230,12 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> ShardedModel::OpenModel(const 
   QUARTET_RETURN_IF_ERROR(CheckTensorParallel(model.config, options.tensor_parallel.size));
   model.layout = ShareOfLayout(model.config, options.head, options.tensor_parallel);
   model.config = ShareOfConfig(model.config, options.tensor_parallel.size);
-  if (options.head == HeadKind::kScalar && reader != nullptr && !model.has_adapters_head()) {
+  if (options.head == HeadKind::kScalar && reader != nullptr && !model.replaces_head()) {
     QUARTET_RETURN_IF_ERROR(CheckScalarHead(model.config, model.folder, *reader));
   }
   if (!model.logs() || reader == nullptr) return reader;
   LogUnread(*reader, model.layout, model.config, model.folder);
-  if (model.DrawsHead(*reader) && !model.has_adapters_head()) {
+  if (model.DrawsHead(*reader) && !model.replaces_head()) {
     QUARTET_LOG(kInfo) << model.folder << ": there is no " << model.config.scalar_head
                        << ".weight; the scalar head begins at random weights, drawn with seed " << options.seed;
   }

@@ -131,13 +131,15 @@ struct ShardedModel::Impl {
   std::vector<at::Tensor> AdaptersOf(int group) const;
   // Whether the scalar head is the adapters'; its weight then.
   bool has_adapters_head() const { return config.lora.has_value() && config.lora->has_head; }
+  // Whether that is of a folder of its own, so that none is asked of the model's.
+  bool replaces_head() const { return has_adapters_head() && !config.lora->are_new; }
   at::Tensor AdaptersHead() const;
 
   // Whether the folder has no scalar head where one is wanted, and does not say that it has.
   bool DrawsHead(const CheckpointReader& reader) const;
-  // From the folder's files (a head that they do not have, and new adapters, for which `reader` is null: drawn),
-  // elements [begin, begin + out.numel()) of a group's
-  // flat buffer; what is padding stays as it is. Errors as ReadPiece's. Adds to `hash` what folder_hash is of.
+  // From the folder's files (a head that they do not have, and new adapters but for their head, which is the model's:
+  // drawn), elements [begin, begin + out.numel()) of a group's flat buffer; what is padding stays as it is. `reader` is
+  // null where new adapters have no head. Errors as ReadPiece's. Adds to `hash` what folder_hash is of.
   absl::Status Read(const CheckpointReader* reader, int group, int64_t begin, const at::Tensor& out,
                     uint64_t* hash) const;
 

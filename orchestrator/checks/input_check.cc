@@ -184,7 +184,7 @@ absl::Status CheckStopTokens(int64_t vocabulary, const RolloutConfig& rollout) {
 absl::Status CheckTakesWeightsOf(const TrainerConfig& actor, const ModelUse& use, const ModelConfig& model) {
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig trained, ReadModelConfig(actor.pretrain()));
   if (actor.has_lora()) {
-    QUARTET_RETURN_IF_ERROR(Prefixed(use.option, ReadTrainedConfig(use.folder, LoraOf(actor)).status()));
+    QUARTET_RETURN_IF_ERROR(Prefixed(use.option, ReadTrainedConfig(use.folder, LoraOf(actor), use.head).status()));
   } else {
     QUARTET_RETURN_IF_ERROR(Prefixed(
         use.option, RefuseAdapters(model, use.folder, "a rollout that takes a whole actor's weights is a model")));

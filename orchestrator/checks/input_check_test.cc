@@ -115,7 +115,7 @@ TEST_F(CheckInputsTest, TakesAdaptersWhereAModelIsOnlyRead) {
   EXPECT_THAT(Error(), AllOf(StartsWith("rollout.pretrain: "), HasSubstr("adapters")));
   config_.mutable_rollout()->set_pretrain(InScratch("model"));
   config_.mutable_critic()->set_pretrain(InScratch("adapters"));
-  EXPECT_THAT(Error(), AllOf(StartsWith("critic.pretrain: "), HasSubstr("only whole models can be trained")));
+  EXPECT_THAT(Error(), AllOf(StartsWith("critic.pretrain: "), HasSubstr("set critic.lora, as they are, to train")));
   config_.mutable_critic()->set_pretrain(InScratch("model"));
   config_.mutable_actor()->set_pretrain(InScratch("adapters"));
   EXPECT_THAT(Error(), AllOf(StartsWith("actor.pretrain: "), HasSubstr("set actor.lora, as they are, to train them")));
@@ -143,6 +143,15 @@ TEST_F(CheckInputsTest, TakesAdaptersThatAreToBeTrained) {
   config_.mutable_actor()->mutable_lora()->add_target_modules("lm_head");
   EXPECT_THAT(Error(),
               StartsWith("actor.lora.target_modules is [\"lm_head\"]; it must be \"all-linear\" or a list of"));
+  config_.mutable_actor()->clear_lora();
+  config_.mutable_critic()->mutable_lora();
+  ASSERT_TRUE(ResolveRunConfig(&config_, "").ok());
+  for (const auto& services : {kServiceNames, kRewardModelServices}) {
+    const absl::Status status = CheckInputs(config_, services, /*launch=*/true);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  config_.mutable_critic()->mutable_lora()->add_target_modules("score");
+  EXPECT_THAT(Error(), StartsWith("critic.lora.target_modules is [\"score\"]; it must be"));
 }
 
 TEST_F(CheckInputsTest, NamesAStopTokenBeyondTheVocabulary) {

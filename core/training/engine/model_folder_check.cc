@@ -16,12 +16,13 @@ namespace quartet {
 absl::StatusOr<ModelConfig> ReadTrainedModel(const std::string& name, const TrainerConfig& trainer) {
   const std::string& folder = trainer.pretrain();
   const std::optional<LoraOptions> lora = LoraOf(trainer);
+  const HeadKind head = name == "critic" ? HeadKind::kScalar : HeadKind::kVocabulary;
   QUARTET_RETURN_IF_ERROR(Prefixed(name + ".pretrain", ReadModelConfig(folder).status()));
-  QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadTrainedConfig(folder, lora));  // whose own errors name actor.lora's
+  // Whose own errors name the fields of `name`.lora.
+  QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadTrainedConfig(folder, lora, head));
   if (!lora.has_value()) {
-    const char* why = name == "actor"
-                          ? "set actor.lora, as they are, to train them on; without it whole models are trained"
-                          : "only whole models can be trained as one";
+    const std::string why =
+        absl::StrCat("set ", name, ".lora, as they are, to train them on; without it whole models are trained");
     QUARTET_RETURN_IF_ERROR(Prefixed(name + ".pretrain", RefuseAdapters(model, folder, why)));
   }
   return model;

@@ -15,6 +15,26 @@ void SetGoldenOptimizer(const nlohmann::json& golden, TrainerConfig* trainer) {
   trainer->set_max_norm(golden["max_norm"]);
 }
 
+std::vector<TrainingSequence> GoldenPairs(const nlohmann::json& golden, size_t step, bool has_margin) {
+  const size_t pairs = golden["pairs_of_a_step"];
+  std::vector<TrainingSequence> batch;
+  for (size_t i = step * pairs; i < (step + 1) * pairs; ++i) {
+    const auto& pair = golden["pairs"][i];
+    for (const char* key : {"chosen_ids", "rejected_ids"}) {
+      TrainingSequence& sequence = batch.emplace_back();
+      sequence.mutable_tokens()->set_index(batch.size());
+      for (int id : pair[key]) {
+        sequence.mutable_tokens()->add_ids(id);
+        sequence.mutable_tokens()->add_action_mask(false);  // which the loss of pairs does not look at
+      }
+      if (key[0] == 'r') continue;
+      sequence.mutable_pair()->set_weight(1.0f / static_cast<float>(pairs));
+      if (has_margin) sequence.mutable_pair()->set_margin(pair["margin"]);
+    }
+  }
+  return batch;
+}
+
 GoldenBatch::GoldenBatch(const std::string& file, const std::vector<std::string_view>& arrays, int ranks,
                          int micro_batch)
     : golden(nlohmann::json::parse(std::ifstream(file))), ranks(ranks) {

@@ -22,6 +22,9 @@ namespace quartet {
 // The `adamw` and `max_norm` of a golden file.
 void SetGoldenOptimizer(const nlohmann::json& golden, TrainerConfig* trainer);
 
+// Those of a step, as tools/golden/make_preference_golden.py has written pairs for a reward model: two sequences each.
+std::vector<TrainingSequence> GoldenPairs(const nlohmann::json& golden, size_t step, bool has_margin);
+
 // What tools/golden/make_service_golden.py has written, one sequence a forward, cut into micro-batches for the ranks of
 // an engine.
 struct GoldenBatch {

@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <random>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/rank/rank_setup.h"
@@ -19,20 +18,39 @@
 namespace quartet {
 namespace {
 
-struct Result {
-  double loss = 0;
-  std::map<std::pair<int, int>, std::vector<double>> gradient;  // by group and parameter
-};
-
-Result GradientOf(const std::string& folder, const TrainableModelOptions& options,
-                  const std::vector<TrainingSequence>& sequences, int ranks, const MicroBatchLimit& limit,
-                  const std::function<MicroBatchLoss()>& make_loss) {
+WholeGradient GradientOfCut(const std::string& folder, const TrainableModelOptions& options,
+                            const std::vector<TrainingSequence>& sequences, int ranks, const MicroBatchLimit& limit,
+                            const std::function<MicroBatchLoss()>& make_loss) {
   std::vector<const TokenSequence*> batch;
   for (const TrainingSequence& sequence : sequences) batch.push_back(&sequence.tokens());
   const BatchSplit split = SplitTree(batch, ranks, limit, {.per_token = 1, .sharing = Sharing::kBlocks});
-  Result result;
+  return GradientOf(folder, options, sequences, split, make_loss);
+}
+
+// Norm of the difference over norm of `b`.
+double Difference(const WholeGradient& a, const WholeGradient& b) {
+  EXPECT_EQ(a.of.size(), b.of.size());
+  double difference = 0, norm = 0;
+  for (const auto& [parameter, values] : b.of) {
+    const std::vector<double>& others = a.of.at(parameter);
+    EXPECT_EQ(others.size(), values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      difference += (others[i] - values[i]) * (others[i] - values[i]);
+      norm += values[i] * values[i];
+    }
+  }
+  EXPECT_GT(norm, 0);
+  return std::sqrt(difference / norm);
+}
+
+}  // namespace
+
+WholeGradient GradientOf(const std::string& folder, const TrainableModelOptions& options,
+                         const std::vector<TrainingSequence>& sequences, const BatchSplit& split,
+                         const std::function<MicroBatchLoss()>& make_loss) {
+  WholeGradient result;
   std::mutex mutex;
-  RunEngineRanks(ranks, [&](const RankContext& context) {
+  RunEngineRanks(static_cast<int>(split.items.size()), [&](const RankContext& context) {
     Ledger ledger;
     auto group = JoinRanks(context, "test");
     ASSERT_TRUE(group.ok()) << group.status();
@@ -46,10 +64,11 @@ Result GradientOf(const std::string& folder, const TrainableModelOptions& option
 
     std::lock_guard lock(mutex);
     result.loss += done->loss;
-    const ShardedModel& sharded = (*model)->model();
-    for (const ParameterShard& piece : sharded.parameter_shards()) {
-      std::vector<double>& whole = result.gradient[{piece.group, piece.parameter}];
-      whole.resize(sharded.layout().groups[piece.group].parameters[piece.parameter].numel());
+    const ShardedModel& trained = (*model)->trained();
+    for (const ParameterShard& piece : trained.parameter_shards()) {
+      const ParameterSpec& parameter = trained.layout().groups[piece.group].parameters[piece.parameter];
+      std::vector<double>& whole = result.of[parameter.name];
+      whole.resize(parameter.numel());
       const at::Tensor part =
           (*model)->gradient(piece.group).narrow(0, piece.shard_offset, piece.count).to(at::kDouble).contiguous();
       // Shards do not overlap; where nothing is sharded the sum over ranks is still to come.
@@ -58,24 +77,6 @@ Result GradientOf(const std::string& folder, const TrainableModelOptions& option
   });
   return result;
 }
-
-// Norm of the difference over norm of `b`.
-double Difference(const Result& a, const Result& b) {
-  EXPECT_EQ(a.gradient.size(), b.gradient.size());
-  double difference = 0, norm = 0;
-  for (const auto& [parameter, values] : b.gradient) {
-    const std::vector<double>& others = a.gradient.at(parameter);
-    EXPECT_EQ(others.size(), values.size());
-    for (size_t i = 0; i < values.size(); ++i) {
-      difference += (others[i] - values[i]) * (others[i] - values[i]);
-      norm += values[i] * values[i];
-    }
-  }
-  EXPECT_GT(norm, 0);
-  return std::sqrt(difference / norm);
-}
-
-}  // namespace
 
 std::vector<TrainingSequence> RandomTrainingSequences(int count, int vocab_size, uint32_t seed) {
   std::mt19937 random(seed);
@@ -124,7 +125,7 @@ void ExpectGradientDoesNotDependOnTheCut(const std::string& folder, const Traina
   const auto count = static_cast<int64_t>(sequences.size());
   int64_t longest = 0;
   for (const TrainingSequence& sequence : sequences) longest = std::max<int64_t>(longest, sequence.tokens().ids_size());
-  const Result together = GradientOf(folder, options, sequences, 1, {.sequences = count}, make_loss);
+  const WholeGradient together = GradientOfCut(folder, options, sequences, 1, {.sequences = count}, make_loss);
   const MicroBatchLimit one{.sequences = 1}, three{.sequences = 3}, all{.sequences = count}, tight{.tokens = longest},
       wide{.tokens = 3 * longest};
   struct Arrangement {
@@ -139,7 +140,7 @@ void ExpectGradientDoesNotDependOnTheCut(const std::string& folder, const Traina
     for (const MicroBatchLimit& limit : limits) {
       SCOPED_TRACE(absl::StrCat("stage ", stage, ", ", ranks, " ranks, micro-batches of ", limit.sequences,
                                 " sequences or ", limit.tokens, " tokens"));
-      const Result cut = GradientOf(folder, staged, sequences, ranks, limit, make_loss);
+      const WholeGradient cut = GradientOfCut(folder, staged, sequences, ranks, limit, make_loss);
       EXPECT_LE(Difference(cut, together), tolerance);
       EXPECT_LE(std::abs(cut.loss - together.loss), tolerance);
     }

@@ -1,10 +1,12 @@
-// For tests: the gradient of one batch, cut into micro-batches and ranks in every way.
+// For tests: the gradient of one batch, however it is cut into micro-batches and ranks.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "core/training/batch/batch_split.h"
 #include "core/training/engine/update.h"
 #include "core/zero/trainable_model.h"
 #include "proto/experience.pb.h"
@@ -15,6 +17,16 @@ namespace quartet {
 // advantages around 0, old log-probabilities and values near and far from what a small random model gives. A function
 // of its arguments.
 std::vector<TrainingSequence> RandomTrainingSequences(int count, int vocab_size, uint32_t seed);
+
+struct WholeGradient {
+  double loss = 0;
+  std::map<std::string, std::vector<double>> of;  // what is trained, by the names of its parameters
+};
+
+// Of `sequences` on as many ranks (threads) as `split` is for. `make_loss` is called once a rank.
+WholeGradient GradientOf(const std::string& folder, const TrainableModelOptions& options,
+                         const std::vector<TrainingSequence>& sequences, const BatchSplit& split,
+                         const std::function<MicroBatchLoss()>& make_loss);
 
 // Takes the gradient of `sequences` on 1, 2 and 3 ranks (threads) in micro-batches of all sizes, counted by sequences
 // and filled by tokens, some of them at every ZeRO stage, and expects gradient and loss to be those of all sequences at
