@@ -222,7 +222,10 @@ absl::Status LaunchOnCluster(const LaunchFlags& flags, TerminalView& view, Cance
 
   // 2. What the engine and the programs read, in the run's folder.
   ClearUnread(flags.sources.program, &config);
-  files[kClusterConfig] = PrintRunConfig(config, origins);
+  ValueOrigins written = origins;
+  if (!asked.train().load_checkpoint()) written["train.load_checkpoint"] = "launch";
+  if (config.train().save_on_sigterm() != asked.train().save_on_sigterm()) written["train.save_on_sigterm"] = "launch";
+  files[kClusterConfig] = PrintRunConfig(config, written);
   QUARTET_RETURN_IF_ERROR(MakeDirs(run_dir + "/logs"));
   QUARTET_RETURN_IF_ERROR(MakePrivateFolder(run_dir + "/launch"));
   {

@@ -55,7 +55,7 @@ CommandLine EvaluateCommandLine(Options* options) {
 
 absl::Status Run(Options& options, TerminalView& view, Cancellation& cancellation) {
   options.sources.program = Program::kEvaluate;
-  QUARTET_ASSIGN_OR_RETURN(const ValueOrigins origins, OriginsOf(options.sources));
+  QUARTET_ASSIGN_OR_RETURN(ValueOrigins origins, OriginsOf(options.sources));
   QUARTET_RETURN_IF_ERROR(CheckSetByFlags(origins, !options.model.empty()));
   if (!options.model.empty()) {
     std::error_code ignored;
@@ -70,7 +70,9 @@ absl::Status Run(Options& options, TerminalView& view, Cancellation& cancellatio
       RunConfig config, LoadRunConfig(options.sources, "",
                                       options.launch ? ServiceLauncher::Defaults(kEvaluationServices) : RunConfig()));
   config.set_run_dir(options.output);
-  const absl::Status evaluated = EvaluateModel(RunSession(config, {.launch = options.launch}, view, cancellation));
+  if (!options.model.empty()) origins["rollout.pretrain"] = origins["actor.pretrain"] = "--model";
+  const absl::Status evaluated =
+      EvaluateModel(RunSession(config, {.launch = options.launch, .origins = origins}, view, cancellation));
   QUARTET_RETURN_IF_ERROR(options.model.empty() ? evaluated : NamingModelFlag(evaluated));
   view.Print("done: " + config.run_dir() + "/evaluations.jsonl");
   return absl::OkStatus();

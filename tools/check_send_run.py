@@ -47,7 +47,7 @@ def main():
         os.mkdir(folder)
         metrics = [json.dumps({'step': s, 'reward/mean': s / 8, 'policy/kl': None, 'time/step': 0.5, 'time/unix': 1.7e9 + s}) + '\n' for s in range(STEPS)]
         write = lambda name, text: open(f'{folder}/{name}', 'w', encoding='utf-8').write(text)
-        write('run.textproto', 'seed: 7\nactor {\n  pretrain: "m: x"\n}\nreward {\n  source {\n    rule: "a"\n  }\n  source {\n    rule: "b"\n  }\n}\n')
+        write('run.textproto', 'seed: 7  # --set\nactor {\n  pretrain: "m: x"\n  dtype: "bf16"  # default "bf16"\n}\nreward {\n  source {\n    rule: "a"\n  }\n  source {\n    rule: "b"\n  }\n}\n')
         write('metrics.jsonl', ''.join(metrics[:3]) + metrics[3][:10])
         write('evaluations.jsonl', json.dumps({'step': -1, 'set': 'test', 'pass@1': 0.25, 'prompts': 9}) + '\n')
         write('samples.jsonl', json.dumps({'step': 0, 'prompt': '<b>', 'response': 'é', 'label': 'x', 'reward': 1}) + '\n')
@@ -76,7 +76,7 @@ def main():
         check(f'MLflow has {rewards}', [(m.step, m.value, m.timestamp) for m in rewards] ==
               [(s, s / 8, int(1000 * (1.7e9 + s))) for s in range(STEPS)])
         check(f'MLflow has {run.data.metrics}', run.data.metrics['eval_before/test/pass_at_1'] == 0.25 and 'policy/kl' not in run.data.metrics)
-        expected = {'seed': '7', 'actor.pretrain': 'm: x', 'reward.source.rule': 'a', 'reward.source.1.rule': 'b'}
+        expected = {'seed': '7', 'actor.pretrain': 'm: x', 'actor.dtype': 'bf16', 'reward.source.rule': 'a', 'reward.source.1.rule': 'b'}
         check(f'MLflow has {run.data.params}', run.data.params == expected)
         check(f'MLflow says {run.info.status}', run.info.status == 'FINISHED')
         check('the page is not in MLflow', [f.path for f in client.list_artifacts(run.info.run_id)] == ['report.html', 'samples'])

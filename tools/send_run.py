@@ -11,6 +11,7 @@ server and key as it always does: `wandb login`, WANDB_MODE=offline; MLFLOW_TRAC
 import argparse
 import json
 import os
+import re
 import sys
 import time
 
@@ -36,6 +37,8 @@ def flat_configuration(path):
             above.pop()
         elif ':' in line and not line.startswith('#'):
             name, value = line.split(':', 1)
+            # Behind a value stands where it is from.
+            value = re.match(r'\s*("(?:[^"\\]|\\.)*"|[^#]*)', value)[1]
             flat[place(name.strip())] = value.strip().strip('"')
     return flat
 

@@ -167,6 +167,12 @@ const std::string& RunProgramName(Program program) {
   return named->first;
 }
 
+Program ProgramOfRun(const RunConfig& config) {
+  if (config.has_sft()) return kSft;
+  if (!config.has_preference()) return kPpo;
+  return config.actor().pretrain().empty() ? kRewardModel : kDpo;
+}
+
 std::vector<std::string> ServicesOf(Program program, const RunConfig& config) {
   switch (program) {
     case Program::kSft:

@@ -35,6 +35,8 @@ enum class Program {
 inline const std::vector<std::pair<std::string, Program>> kRunPrograms = {
     {"ppo", Program::kPpo}, {"sft", Program::kSft}, {"dpo", Program::kDpo}, {"reward_model", Program::kRewardModel}};
 const std::string& RunProgramName(Program program);
+// That of a run whose configuration, as it was resolved, this is.
+Program ProgramOfRun(const RunConfig& config);
 // The services that it drives.
 std::vector<std::string> ServicesOf(Program program, const RunConfig& config);
 

@@ -59,13 +59,6 @@ bool IsOne(const std::string& path, const std::string_view (&of)[n]) {
   });
 }
 
-// The program of a run.
-const std::string& ProgramOf(const RunConfig& config) {
-  if (config.has_sft()) return RunProgramName(Program::kSft);
-  if (!config.has_preference()) return RunProgramName(Program::kPpo);
-  return RunProgramName(config.actor().pretrain().empty() ? Program::kRewardModel : Program::kDpo);
-}
-
 }  // namespace
 
 bool DecidesWhatIsLearned(const std::string& path) { return IsOne(path, kFixed) && !IsOne(path, kFree); }
@@ -91,9 +84,9 @@ absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, c
     const bool decides = DecidesWhatIsLearned(path) || (path == kBatch && learns_from_rows);
     if (decides && !may_change) refused.push_back(changes.back());
   };
-  if (ProgramOf(before) != ProgramOf(now)) {
+  if (const Program was = ProgramOfRun(before), is = ProgramOfRun(now); was != is) {
     return absl::InvalidArgumentError(absl::StrCat("run_dir: ", now.run_dir(), " has a run of the program ",
-                                                   ProgramOf(before), ", with which ", ProgramOf(now),
+                                                   RunProgramName(was), ", with which ", RunProgramName(is),
                                                    " cannot go on; give another run_dir"));
   }
   for (const std::string& path : paths) {

@@ -320,7 +320,7 @@ absl::Status EvaluateModel(RunSession session) {
     if (!sets.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError("eval.data and eval.set are empty; they name what is evaluated");
   };
-  QUARTET_RETURN_IF_ERROR(session.ReadInputs({.programs = {Program::kRollout, Program::kScorer},
+  QUARTET_RETURN_IF_ERROR(session.ReadInputs({.programs = {Program::kEvaluate, Program::kRollout, Program::kScorer},
                                               .services = kEvaluationServices,
                                               .model = "actor",
                                               .continues = false},

@@ -128,10 +128,14 @@ absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<abs
 }
 
 absl::Status RunSession::OpenFolder(const std::vector<RunInput>& rows) {
+  RunConfig read = config_;
+  for (const Program program : kind_.programs) ClearUnread(program, &read);
+  const std::string text = PrintRunConfig(read, options_.origins);
   if (!kind_.continues) {
     absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Create(config_, options_.allowed_entry);
     QUARTET_RETURN_IF_ERROR(BeforeItBegins(folder.status()));
     folder_ = *std::move(folder);
+    folder_->UseConfigText(text);
     return absl::OkStatus();
   }
   std::vector<RunInput> files = ModelInputs(config_);
@@ -143,9 +147,7 @@ absl::Status RunSession::OpenFolder(const std::vector<RunInput>& rows) {
   folder_ = std::move(start.folder);
   resume_ = std::move(start.resume);
   had_begun_ = start.had_begun;
-  RunConfig read = config_;
-  for (const Program program : kind_.programs) ClearUnread(program, &read);
-  folder_->UseConfigText(PrintRunConfig(read, options_.origins));
+  folder_->UseConfigText(text);
   for (const std::string& note : start.notes) view_.Print(note);
   if (!resume_.has_value()) return absl::OkStatus();
   const std::string checkpoint = absl::StrCat(folder_->checkpoints_path(), "/", CheckpointId(resume_->step));

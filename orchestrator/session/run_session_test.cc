@@ -17,8 +17,10 @@
 namespace quartet {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A run of fine-tuning up to its services, which run already.
 class RunSessionTest : public ::testing::Test {
@@ -206,6 +208,26 @@ TEST_F(TemplateDateTest, IsOfNoConfigurationWhoseTemplateWritesNone) {
   config_.mutable_data()->set_tokenizer_chat_template(scratch_.Write("plain.jinja", "{{ messages[0].content }}"));
   EXPECT_EQ(Text(first_, &config_), "hi");
   EXPECT_EQ(config_.data().template_date(), "");
+}
+
+TEST_F(RunSessionTest, AnEvaluationRecordsWhatAnEvaluationReadsAlone) {
+  const RunConfig config = LoadRunConfig("",
+                                         {"run_dir=" + scratch_.path() + "/run", "rollout.generate_max_len=9",
+                                          "actor.pretrain=core/tokenizer/testdata/byte_level"},
+                                         "", Program::kEvaluate)
+                               .value();
+  RunSession session(config, {.origins = {{"rollout.generate_max_len", "--set"}}}, view_, cancellation_);
+  ASSERT_EQ(session.ReadInputs({.programs = {Program::kEvaluate}, .services = {}, .model = "actor", .continues = false},
+                               [] { return absl::OkStatus(); }),
+            absl::OkStatus());
+  ASSERT_EQ(session.OpenFolder({}), absl::OkStatus());
+  ASSERT_EQ(session.folder().BeginAfter(0), absl::OkStatus());
+  const std::string record = scratch_.Read("run/run.textproto");
+  EXPECT_THAT(record, AllOf(HasSubstr("generate_max_len: 9  # --set\n"), HasSubstr("temperature: 0  # default 0\n")));
+  for (const char* unread :
+       {"learning_rate", "critic_trainer", "advantage_estimator", "max_steps", "rollout_batch_size"}) {
+    EXPECT_THAT(record, Not(HasSubstr(unread)));
+  }
 }
 
 }  // namespace

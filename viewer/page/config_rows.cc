@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "core/config/recorded.h"
 #include "proto/field_rule.pb.h"
 #include "proto/run_config.pb.h"
 
@@ -44,6 +45,8 @@ void SplitValue(absl::string_view rest, ConfigRow* row) {
   const size_t comment = rest.find('#', end);
   if (comment != absl::string_view::npos) {
     row->origin = std::string(absl::StripAsciiWhitespace(rest.substr(comment + 1)));
+    const absl::string_view before = absl::StripTrailingAsciiWhitespace(rest.substr(0, comment));
+    if (rest.substr(before.size()) == DefaultMark(before)) row->origin.clear();  // nobody has set it
   }
 }
 

@@ -37,6 +37,8 @@ TEST(ConfigRows, SayWhatDiffersAndWhereItIsFrom) {
   EXPECT_FALSE(rows.at("rollout.block_size").differs);
   EXPECT_EQ(rows.at("rollout.block_size").by_default, "16");
   EXPECT_FALSE(rows.at("actor.max_len").differs) << "it depends on other fields";
+  EXPECT_EQ(rows.at("actor.max_len").origin, "") << "a default has none";
+  EXPECT_TRUE(ByPath("actor {\n  max_len: 7  # default 8\n}\n").at("actor.max_len").differs) << "it was edited";
   EXPECT_FALSE(rows.at("actor.max_len").by_default.has_value());
 }
 

@@ -17,6 +17,7 @@
 #include "core/config/field_paths.h"
 #include "core/config/needs.h"
 #include "core/config/origins/presets.h"
+#include "core/config/recorded.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 
@@ -24,6 +25,8 @@ namespace quartet {
 namespace {
 
 constexpr absl::string_view kPresetOrigin = "preset ";
+// By default it is another each time.
+constexpr absl::string_view kOwnOfARun = "run_dir";
 
 // `from` is the origin of what `now` has and `before` has not, or not so, and of what `says` holds for; what is not in
 // `now` has none.
@@ -53,12 +56,15 @@ void ApplyAlone(const std::vector<std::string>& overrides, RunConfig* config) {
 }
 
 // The file's, without what is left aside.
-absl::StatusOr<RunConfig> ReadFileOf(const ConfigSources& sources) {
-  RunConfig file;
+absl::StatusOr<RecordedConfig> ReadFileOf(const ConfigSources& sources) {
+  RecordedConfig file;
   if (sources.file.empty()) return file;
-  QUARTET_RETURN_IF_ERROR(ReadConfigFile(sources.file, &file));
+  QUARTET_ASSIGN_OR_RETURN(file, ReadRecordedConfig(sources.file));
   QUARTET_ASSIGN_OR_RETURN(const std::vector<FieldAside> aside, LeftAside(sources));
-  for (const FieldAside& field : aside) ClearPath(field.path, &file);
+  for (const FieldAside& field : aside) {
+    ClearPath(field.path, &file.set);
+    ClearPath(field.path, &file.whole);
+  }
   return file;
 }
 
@@ -88,8 +94,8 @@ absl::StatusOr<std::vector<FieldAside>> LeftAside(const ConfigSources& sources) 
   std::vector<FieldAside> aside;
   if (sources.preset.empty() || sources.file.empty()) return aside;
   QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(sources.preset));
-  RunConfig file;
-  QUARTET_RETURN_IF_ERROR(ReadConfigFile(sources.file, &file));
+  QUARTET_ASSIGN_OR_RETURN(const RecordedConfig read, ReadRecordedConfig(sources.file));
+  const RunConfig& file = read.set;
   RunConfig alone = file, together = preset;
   MakeWayFor(file, &together);
   together.MergeFrom(file);
@@ -125,7 +131,8 @@ absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std:
     QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(sources.preset));
     config.MergeFrom(preset);
   }
-  QUARTET_ASSIGN_OR_RETURN(RunConfig written, ReadFileOf(sources));
+  QUARTET_ASSIGN_OR_RETURN(const RecordedConfig file, ReadFileOf(sources));
+  RunConfig written = file.set;
   QUARTET_RETURN_IF_ERROR(CheckPresetHolds(sources, written));
   MakeWayFor(written, &config);
   config.MergeFrom(written);
@@ -140,6 +147,7 @@ absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std:
     }
     QUARTET_RETURN_IF_ERROR(CheckRead(sources.program, asked));
     ClearUnread(sources.program, &written);
+    KeepRecordedDefaults(file, defaults, sources.program, &config);
     return ResolveRunConfig(&config, base_folder, sources.program, written);
   };
   const absl::Status resolved = resolve();
@@ -162,7 +170,8 @@ absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources) {
     note(absl::StrCat(kPresetOrigin, sources.preset), [](const auto&, const auto&) { return true; });
   }
   if (!sources.file.empty()) {
-    QUARTET_ASSIGN_OR_RETURN(const RunConfig file, ReadFileOf(sources));
+    QUARTET_ASSIGN_OR_RETURN(const RecordedConfig read, ReadFileOf(sources));
+    const RunConfig& file = read.set;
     MakeWayFor(file, &config);
     config.MergeFrom(file);
     // Also of what the preset says, too.
@@ -234,8 +243,13 @@ std::string PrintRunConfig(const RunConfig& config, const ValueOrigins& origins)
       path.emplace_back(content);
       if (field->is_repeated()) absl::StrAppend(&path.back(), ".", elements[absl::StrJoin(path, ".")]++);
     } else {
-      const auto origin = origin_of(std::string(content.substr(0, content.find(':'))));
-      if (origin != origins.end()) absl::StrAppend(&out, "  # ", origin->second);
+      const std::string name(content.substr(0, content.find(':')));
+      const auto origin = origin_of(name);
+      if (origin != origins.end()) {
+        absl::StrAppend(&out, "  # ", origin->second);
+      } else if (!path.empty() || name != kOwnOfARun) {
+        absl::StrAppend(&out, DefaultMark(content.substr(name.size() + 2)));
+      }
     }
     absl::StrAppend(&out, "\n");
   }

@@ -40,8 +40,8 @@ TEST(ConfigSources, AFileGoesOverAPresetAndAnOverrideOverBoth) {
   EXPECT_THAT(text, HasSubstr("n_samples_per_prompt: 4  # " + file + "\n"));
   EXPECT_THAT(text, HasSubstr("temperature: 0.75  # --set\n"));
   EXPECT_THAT(text, HasSubstr("weight: 2  # --set\n    rule: \"exact_match\"  # " + file + "\n"));
-  EXPECT_THAT(text, HasSubstr("top_p: 1\n")) << "a default";
-  EXPECT_THAT(text, HasSubstr("weight: 1\n")) << "of the first source, too";
+  EXPECT_THAT(text, HasSubstr("top_p: 1  # default 1\n"));
+  EXPECT_THAT(text, HasSubstr("weight: 1  # default 1\n")) << "of the first source, too";
   EXPECT_EQ(PrintRunConfig(LoadRunConfig(Written("again.textproto", text), {}, "").value()), PrintRunConfig(config));
 }
 

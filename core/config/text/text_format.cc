@@ -205,14 +205,22 @@ std::string Explain(absl::string_view path, absl::string_view text, const FirstE
 }  // namespace
 
 absl::Status ReadTextFormat(const std::string& path, google::protobuf::Message* message) {
-  const absl::StatusOr<std::string> read = ReadFile(ResolveUserPath(path));
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadConfigText(path));
+  return ParseTextFormat(path, text, message);
+}
+
+absl::StatusOr<std::string> ReadConfigText(const std::string& path) {
+  absl::StatusOr<std::string> read = ReadFile(ResolveUserPath(path));
   if (absl::IsNotFound(read.status())) {
     return absl::NotFoundError(
         absl::StrCat("--config: ", read.status().message(), "; relative paths start at ", ResolveUserPath(".")));
   }
   // Whatever else keeps a configuration from being read, another path is needed.
   if (!read.ok()) return absl::InvalidArgumentError(absl::StrCat("--config: ", read.status().message()));
-  const std::string& text = *read;
+  return read;
+}
+
+absl::Status ParseTextFormat(const std::string& path, const std::string& text, google::protobuf::Message* message) {
   FirstError error;
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
@@ -230,6 +238,17 @@ absl::Status ReadTextFormat(const std::string& path, google::protobuf::Message* 
   }
   return absl::InvalidArgumentError(absl::StrCat(path, ":", error.line() + 1, ":", error.column() + 1, ": ",
                                                  Explain(path, text, error, *alone, places)));
+}
+
+absl::Status ReadKnownFields(const std::string& path, google::protobuf::Message* message) {
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadConfigText(path));
+  FirstError error;
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&error);
+  parser.AllowUnknownField(true);
+  if (parser.ParseFromString(text, message)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ":", error.line() + 1, ":", error.column() + 1, ": ", error.message()));
 }
 
 }  // namespace quartet

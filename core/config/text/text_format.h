@@ -4,11 +4,19 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
 
 namespace quartet {
 
 // Over what `message` has already. INVALID_ARGUMENT names the place in the file as path:line:column, counted from 1.
 absl::Status ReadTextFormat(const std::string& path, google::protobuf::Message* message);
+
+// Both halves of it: the file's text, and of `text`, which is that of `path`, the message.
+absl::StatusOr<std::string> ReadConfigText(const std::string& path);
+absl::Status ParseTextFormat(const std::string& path, const std::string& text, google::protobuf::Message* message);
+
+// Without the fields that `message` does not have, which are passed over.
+absl::Status ReadKnownFields(const std::string& path, google::protobuf::Message* message);
 
 }  // namespace quartet
