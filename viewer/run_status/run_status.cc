@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/time_left.h"
 #include "core/checkpoint/run_checkpoints.h"
+#include "core/config/recorded.h"
 #include "core/config/run_config.h"
 #include "core/errors/exceptions.h"
 #include "core/run_folder/file_tail.h"
@@ -121,8 +124,7 @@ std::string ProcessesOf(const ServiceInfo& info) {
 
 absl::StatusOr<RunStatus> ReadRunStatus(const std::string& run_dir) {
   RunStatus status = {.run_dir = run_dir};
-  absl::StatusOr<RunConfig> config = LoadRunConfig(run_dir + "/run.textproto", {}, "", Program::kViewer);
-  if (absl::IsNotFound(config.status())) {
+  if (std::error_code error; !std::filesystem::exists(run_dir + "/run.textproto", error)) {
     return absl::NotFoundError(absl::StrCat(run_dir, " has no run.textproto: it is no run's folder"));
   }
   const absl::StatusOr<std::string> text = ReadFile(run_dir + "/state.json");
@@ -153,9 +155,13 @@ absl::StatusOr<RunStatus> ReadRunStatus(const std::string& run_dir) {
   return status;
 }
 
-absl::Status AskServices(absl::Duration patience, RunStatus* status) {
-  QUARTET_ASSIGN_OR_RETURN(RunConfig config,
-                           LoadRunConfig(status->run_dir + "/run.textproto", {}, "", Program::kViewer));
+void AskServices(absl::Duration patience, RunStatus* status) {
+  absl::StatusOr<RunConfig> read = ReadConfigToShow(status->run_dir + "/run.textproto");
+  if (!read.ok()) {
+    for (ServiceStatus& service : status->services) service.status = read.status();
+    return;
+  }
+  RunConfig& config = *read;
   config.mutable_train()->set_call_timeout_seconds(
       std::max(1, static_cast<int>(std::ceil(absl::ToDoubleSeconds(patience)))));
   for (const ServiceStatus& service : status->services) {
@@ -173,7 +179,6 @@ absl::Status AskServices(absl::Duration patience, RunStatus* status) {
     });
   }
   asking.clear();  // joins them
-  return absl::OkStatus();
 }
 
 std::string PrintRunStatus(const RunStatus& s, absl::Time now) {

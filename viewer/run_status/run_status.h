@@ -41,8 +41,9 @@ struct RunStatus {
 // NOT_FOUND where there is no run in the folder.
 absl::StatusOr<RunStatus> ReadRunStatus(const std::string& run_dir);
 
-// Asks each service, side by side, and waits at most about `patience` for its answer.
-absl::Status AskServices(absl::Duration patience, RunStatus* status);
+// Asks each service, side by side, and waits at most about `patience` for its answer. Where run.textproto cannot be
+// read the status of each says so: with it one would know how.
+void AskServices(absl::Duration patience, RunStatus* status);
 
 // A few lines and a table, as of `now`.
 std::string PrintRunStatus(const RunStatus& status, absl::Time now);
