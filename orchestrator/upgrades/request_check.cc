@@ -1,5 +1,9 @@
 #include "orchestrator/upgrades/request_check.h"
 
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -28,9 +32,15 @@ absl::Status CheckHasPrograms(const std::string& service, const std::string& fol
   for (const std::string& program : {service, std::string("rank")}) {
     const std::string path = absl::StrCat(folder, "/", service, "/", program);
     std::error_code error;
-    if (std::filesystem::is_regular_file(path, error)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no ", path, ": --bundle names the folder of an unpacked bundle"));
+    if (!std::filesystem::is_regular_file(path, error)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no ", path, ": --bundle names the folder of an unpacked bundle"));
+    }
+    if (access(path.c_str(), X_OK) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, " cannot be executed: ", strerror(errno),
+          "; --bundle names a folder in which programs are as the bundle has them (tar keeps their mode)"));
+    }
   }
   return absl::OkStatus();
 }

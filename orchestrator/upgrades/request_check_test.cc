@@ -1,5 +1,6 @@
 #include "orchestrator/upgrades/request_check.h"
 
+#include <filesystem>
 #include <string>
 
 #include "core/base/testing/scratch_folder.h"
@@ -9,6 +10,7 @@
 namespace quartet {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 TEST(RequestCheck, NamesTheServicesThatTheRunHas) {
@@ -28,7 +30,7 @@ TEST(RequestCheck, NamesTheServicesThatTheRunHas) {
   EXPECT_THAT(error("policy_trainer"), HasSubstr("train.save_optimizer is false in this run"));
 }
 
-TEST(RequestCheck, NamesTheProgramThatABundleLacks) {
+TEST(RequestCheck, NamesTheProgramThatABundleLacksOrThatCannotBeExecuted) {
   const ScratchFolder scratch;
   const auto error = [&](const std::string& folder) {
     const absl::Status status = CheckHasPrograms("scorer", folder);
@@ -36,9 +38,16 @@ TEST(RequestCheck, NamesTheProgramThatABundleLacks) {
     return std::string(status.message());
   };
   EXPECT_EQ(error("/nowhere"), "there is no /nowhere/scorer/scorer: --bundle names the folder of an unpacked bundle");
-  scratch.Write("scorer/scorer", "");
+  const auto make = [&](const std::string& name, fs::perms mode) {
+    scratch.Write(name, "");
+    fs::permissions(scratch.path() + "/" + name, mode);
+  };
+  make("scorer/scorer", fs::perms::owner_all);
   EXPECT_THAT(error(scratch.path()), HasSubstr("there is no " + scratch.path() + "/scorer/rank: "));
-  scratch.Write("scorer/rank", "");
+  make("scorer/rank", fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_THAT(error(scratch.path()),
+              HasSubstr(scratch.path() + "/scorer/rank cannot be executed: Permission denied; "));
+  make("scorer/rank", fs::perms::owner_all);
   EXPECT_EQ(error(scratch.path()), "");
 }
 
