@@ -16,7 +16,7 @@
 #include "core/config/run_config.h"
 #include "core/hardware/cores.h"
 #include "core/hardware/meta_device.h"
-#include "core/kernels/sequence_rows.h"
+#include "core/kernels/cpu/sequence_rows.h"
 #include "core/model/lora_options.h"
 #include "core/model/model_config.h"
 #include "core/rank/rank_info.h"

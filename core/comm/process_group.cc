@@ -17,8 +17,8 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
-#include "core/comm/process_identity.h"
 #include "core/comm/rank_watch.h"
+#include "core/comm/transport/process_identity.h"
 #include "core/comm/transport/transport.h"
 #include "core/memory/catch_exceptions.h"
 

@@ -5,24 +5,16 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/comm/collective_kind.h"
 #include "core/comm/store/key_value_store.h"
-#include "core/comm/store/local_store.h"  // IWYU pragma: export
+#include "core/comm/store/local_store.h"                // IWYU pragma: export
+#include "core/comm/transport/collective_work.h"        // IWYU pragma: export
+#include "core/comm/transport/process_group_options.h"  // IWYU pragma: export
 
 namespace quartet {
-
-// A collective under way. Wait throws (c10::Error or std::runtime_error) if it failed or timed out; the tensors given
-// to the collective must live until then. Dropping it without Wait is allowed only after the group failed. The group
-// must outlive it.
-class CollectiveWork {
- public:
-  virtual ~CollectiveWork() = default;
-  virtual void Wait() = 0;
-};
 
 // What one rank gives to and takes from the others. Counted are the payloads that the collective needs whatever carries
 // it: (n - 1) parts each way for a gather or a reduce-scatter, twice that for an all-reduce, which is one after the
@@ -63,26 +55,6 @@ class ProcessGroup {
 
   // As ProcessGroupOptions.
   virtual absl::Duration timeout() const = 0;
-};
-
-struct ProcessGroupOptions {
-  int rank = 0;
-  int size = 1;
-  // "cpu": shared memory or Gloo. "cuda": NCCL (in builds with --config=cuda). "meta": a dry group of any rank and
-  // size, which meets no peers and needs no store: collectives return at once, leave what tensors hold as it is, and
-  // are counted.
-  std::string device = "cpu";
-  // Of device "cpu", or of the group that a dry one stands for. "auto": shared memory where all ranks are on one host,
-  // else Gloo; "gloo" or "shm": that one. Sums are the same bits over both.
-  std::string backend = "auto";
-  // Address that sockets are bound to.
-  std::string host = "127.0.0.1";
-  // Longest time of one collective.
-  absl::Duration timeout = absl::Seconds(300);
-  // Prefix of this group's keys; a group made anew needs a new one.
-  std::string name = "default";
-  // What the ranks of this group are called in messages and traces; empty: their numbers in this group.
-  std::vector<int> rank_names;
 };
 
 // With size 1 no sockets are opened and the collectives are copies. `store` must outlive the group; it may be null for

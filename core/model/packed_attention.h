@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/kernels/sequence_rows.h"
+#include "core/kernels/cpu/sequence_rows.h"
 #include "core/model/decoder.h"
 
 namespace quartet {

@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "core/comm/mesh.h"
 #include "core/comm/process_group.h"
-#include "core/kernels/sequence_rows.h"
+#include "core/kernels/cpu/sequence_rows.h"
 #include "core/memory/ledger.h"
 #include "core/model/decoder.h"
 #include "core/model/lora.h"
@@ -77,7 +77,7 @@ struct OwnedRange {
   int64_t count;
 };
 
-// Sequences laid end to end, each token once where they begin alike (core/kernels/sequence_rows.h).
+// Sequences laid end to end, each token once where they begin alike (core/kernels/cpu/sequence_rows.h).
 struct PackedSequences {
   at::Tensor ids_T;                 // int64
   std::vector<int64_t> cu_seqlens;  // the own tokens of sequence i are [cu_seqlens[i], cu_seqlens[i + 1])

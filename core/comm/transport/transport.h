@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/comm/process_group.h"
-#include "core/comm/process_identity.h"
+#include "core/comm/store/key_value_store.h"
+#include "core/comm/transport/collective_work.h"
+#include "core/comm/transport/process_group_options.h"
+#include "core/comm/transport/process_identity.h"
 
 namespace quartet {
 

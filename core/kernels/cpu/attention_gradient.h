@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/kernels/sequence_rows.h"
+#include "core/kernels/cpu/sequence_rows.h"
 
 namespace quartet {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/kernels/cpu/paged_attention_kernel.h"
-#include "core/kernels/sequence_rows.h"
+#include "core/kernels/cpu/sequence_rows.h"
 
 namespace quartet {
 

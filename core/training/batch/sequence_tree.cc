@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/kernels/sequence_rows.h"
+#include "core/kernels/cpu/sequence_rows.h"
 #include "core/training/batch/batch_check.h"
 
 namespace quartet {

@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/builtins/filters.h"
+#include "core/tokenizer/jinja/interpreter/filters.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "core/tokenizer/jinja/builtins/bound.h"
+#include "core/tokenizer/jinja/interpreter/bound.h"
 #include "core/tokenizer/jinja/values/json_text.h"
 #include "core/tokenizer/jinja/values/text.h"
 #include "core/tokenizer/unicode/unicode.h"

@@ -1,4 +1,4 @@
-#include "core/comm/process_identity.h"
+#include "core/comm/transport/process_identity.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/interpreter.h"
+#include "core/tokenizer/jinja/interpreter/interpreter.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/tokenizer/jinja/builtins/functions.h"
-#include "core/tokenizer/jinja/builtins/methods.h"
+#include "core/tokenizer/jinja/interpreter/functions.h"
+#include "core/tokenizer/jinja/interpreter/methods.h"
 #include "core/tokenizer/jinja/syntax/parser.h"
 #include "core/tokenizer/jinja/values/text.h"
 

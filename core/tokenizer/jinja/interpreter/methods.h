@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/tokenizer/jinja/interpreter.h"
+#include "core/tokenizer/jinja/interpreter/interpreter.h"
 
 namespace quartet::jinja {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/tokenizer/jinja/interpreter.h"
+#include "core/tokenizer/jinja/interpreter/interpreter.h"
 
 namespace quartet::jinja {
 

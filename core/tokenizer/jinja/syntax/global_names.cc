@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/global_names.h"
+#include "core/tokenizer/jinja/syntax/global_names.h"
 
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/builtins/methods.h"
+#include "core/tokenizer/jinja/interpreter/methods.h"
 
 #include <algorithm>
 #include <cctype>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/tokenizer/jinja/builtins/bound.h"
+#include "core/tokenizer/jinja/interpreter/bound.h"
 #include "core/tokenizer/jinja/values/text.h"
 #include "core/tokenizer/unicode/unicode.h"
 

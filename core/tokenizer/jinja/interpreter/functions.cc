@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/builtins/functions.h"
+#include "core/tokenizer/jinja/interpreter/functions.h"
 
 #include <algorithm>
 #include <ctime>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/tokenizer/jinja/builtins/bound.h"
+#include "core/tokenizer/jinja/interpreter/bound.h"
 
 namespace quartet::jinja {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/tokenizer/jinja/interpreter.h"
+#include "core/tokenizer/jinja/interpreter/interpreter.h"
 
 namespace quartet::jinja {
 

@@ -6,10 +6,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/tokenizer/jinja/builtins/filters.h"
-#include "core/tokenizer/jinja/builtins/functions.h"
-#include "core/tokenizer/jinja/builtins/methods.h"
-#include "core/tokenizer/jinja/interpreter.h"
+#include "core/tokenizer/jinja/interpreter/filters.h"
+#include "core/tokenizer/jinja/interpreter/functions.h"
+#include "core/tokenizer/jinja/interpreter/interpreter.h"
+#include "core/tokenizer/jinja/interpreter/methods.h"
 #include "core/tokenizer/jinja/values/text.h"
 
 namespace quartet::jinja {

@@ -1,4 +1,4 @@
-#include "core/tokenizer/jinja/builtins/bound.h"
+#include "core/tokenizer/jinja/interpreter/bound.h"
 
 #include <algorithm>
 
