@@ -6,6 +6,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# Files that no rule has, folders in a circle.
+tools/check_folders.py
+
 # What the build generates: headers, units. What Bazel says of it matters only where it fails.
 quietly() { "$@" 2>"${log}" || { cat "${log}" >&2; return 1; }; }
 log="$(mktemp)"
