@@ -26,7 +26,8 @@ inline constexpr int64_t kMaxDimension = int64_t{1} << 28;
 // A value as it stands in the file, cut to a length that fits a message.
 inline std::string ShownValue(const nlohmann::json& value) { return CutJson(value, 80); }
 
-// One JSON object of one file, or of options where `file` is empty. A null is not an absent key: transformers fills its default in for the latter alone.
+// One JSON object of one file, or of options where `file` is empty. A null is not an absent key: transformers fills its
+// default in for the latter alone.
 class ConfigFields {
  public:
   ConfigFields(const nlohmann::json& object, std::string file, std::string prefix = "")

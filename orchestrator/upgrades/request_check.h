@@ -13,8 +13,8 @@ namespace quartet {
 absl::Status CheckCanBeReplaced(const std::vector<std::string>& services, const RunConfig& config,
                                 const std::string& service);
 
-// That the programs of `service` are in `folder`, that of an unpacked bundle, as this host sees it, and may be executed.
-// INVALID_ARGUMENT names the one that is not.
+// That the programs of `service` are in `folder`, that of an unpacked bundle, as this host sees it, and may be
+// executed. INVALID_ARGUMENT names the one that is not.
 absl::Status CheckHasPrograms(const std::string& service, const std::string& folder);
 
 }  // namespace quartet

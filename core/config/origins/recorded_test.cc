@@ -119,8 +119,7 @@ TEST(RecordedConfig, IsTheSameWhereALaterReleaseHasOtherDefaults) {
   EXPECT_EQ(Again(record, {"algorithm.gamma=0.5"})->algorithm().gamma(), 0.5F);
   EXPECT_EQ(Again(record, {"actor.lora.r=8"})->actor().learning_rate(), 1e-5);
   // A service has what the run has.
-  EXPECT_EQ(Again(record, {"services.policy_trainer.ranks=2"}, Program::kPolicyTrainer)->actor().learning_rate(),
-            3e-6);
+  EXPECT_EQ(Again(record, {"services.policy_trainer.ranks=2"}, Program::kPolicyTrainer)->actor().learning_rate(), 3e-6);
 }
 
 TEST(RecordedConfig, AValueThatWasEditedIsSetThoughTheMarkIsLeft) {
