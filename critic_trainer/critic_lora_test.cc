@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/checkpoint/state_folder.h"
+#include "core/model/initialize.h"
 #include "core/model/lora_options.h"
 #include "core/model/testing/whole_model.h"
 #include "core/rl/options/token_arrays.h"
@@ -216,10 +217,15 @@ class CriticLoraTest : public ::testing::TestWithParam<int> {
   const GoldenBatch batch_;
 };
 
-// Its head is the folder's, or a language model's new one, drawn from the same seed.
+// Its head is the folder's, whatever that calls it, or a language model's new one, drawn from the same seed.
 TEST_P(CriticLoraTest, BeginsWithTheValuesOfACriticThatIsTrainedWhole) {
-  for (const char* model : {"llama_critic", "llama"}) {
-    TrainerConfig critic = TestConfig(std::string("core/model/testdata/") + model, 3).critic();
+  ModelConfig named = ReadModelConfig("core/model/testdata/llama_critic").value();
+  named.scalar_head = "value_head";
+  const std::string other = NewTestFolder("named_head");
+  ASSERT_TRUE(WriteRandomModel(named, HeadKind::kScalar, 7, Dtype::kF32, other).ok());
+  for (const std::string& model :
+       {std::string("core/model/testdata/llama_critic"), other, std::string("core/model/testdata/llama")}) {
+    TrainerConfig critic = TestConfig(model, 3).critic();
     const auto whole = Values(critic);
     ASSERT_EQ(whole.size(), batch_.sequences.size());
     critic.mutable_lora()->set_r(4);
@@ -227,7 +233,7 @@ TEST_P(CriticLoraTest, BeginsWithTheValuesOfACriticThatIsTrainedWhole) {
     EXPECT_EQ(Values(critic), whole) << model;
 
     // And is saved with the head that it then has.
-    const std::string folder = NewTestFolder(std::string("trained_") + model);
+    const std::string folder = NewTestFolder("trained");
     const auto trained = Values(critic, folder);
     EXPECT_NE(trained, whole);
     critic.set_pretrain(folder);

@@ -129,12 +129,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"policy_trainer", {"actor.lora.r=8", "actor.lora.target_modules=q_proj,down_proj", "actor.dtype=fp32"}},
         Case{"policy_trainer", {"actor.lora.r=8", "sft.data=rows.jsonl"}, Program::kSft},
         Case{"policy_trainer", {"actor.lora.r=8", "preference.data=pairs.jsonl"}, Program::kDpo},
-        Case{"critic_trainer", {"critic.lora.r=8"}},
-        Case{"critic_trainer", {"critic.lora.r=8", "critic.zero_stage=2", "critic.dtype=fp32", "critic.ema_decay=0.9"}},
-        Case{"critic_trainer", {"critic.lora.r=8", "preference.data=pairs.jsonl"}, Program::kRewardModel},
         Case{"rollout", {"actor.lora.r=8"}},
         Case{"rollout", {"actor.lora.r=8", "rollout.zero_stage=3", "rollout.dtype=fp32"}},
-        Case{"rollout", {"actor.lora.r=8", "rollout.tensor_parallel_size=2"}}));
+        Case{"rollout", {"actor.lora.r=8", "rollout.tensor_parallel_size=2"}},
+        Case{"critic_trainer", {"critic.lora.r=8"}},
+        Case{"critic_trainer", {"critic.lora.r=8", "critic.zero_stage=2", "critic.dtype=fp32", "critic.ema_decay=0.9"}},
+        Case{"critic_trainer", {"critic.lora.r=8", "preference.data=pairs.jsonl"}, Program::kRewardModel}));
 
 // Runs one forward of a sharded model in which a gathered group is held or not; what its ledger tells.
 RankUse ForwardWith(const RunConfig& config, const RankContext& context, bool leak) {
