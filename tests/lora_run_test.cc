@@ -192,9 +192,19 @@ TEST_F(LoraRunTest, ARewardModelLearnsByAdaptersAndItsHead) {
   ASSERT_EQ(on.exit_code, 0) << on.output;
   EXPECT_LT(Losses("second", "reward_model/loss").front(), 1.2 * losses.back());
 
-  const auto whole = Run("reward_model", "whole", {"critic.pretrain=" + saved, "critic.lora.r=8"});
-  EXPECT_NE(whole.exit_code, 0);
-  EXPECT_THAT(whole.output, HasSubstr("critic.lora is r: 8, "));
+  const auto other = Run("reward_model", "third", {"critic.pretrain=" + saved, "critic.lora.r=8"});
+  EXPECT_NE(other.exit_code, 0);
+  EXPECT_THAT(other.output, HasSubstr("critic.lora is r: 8, "));
+
+  // The run itself goes on, on another number of ranks, and with no other adapters.
+  const std::vector<std::string> further = {"train.load_checkpoint=true", "train.max_steps=9"};
+  const auto continued = Run("reward_model", "first", further);
+  ASSERT_EQ(continued.exit_code, 0) << continued.output;
+  ASSERT_EQ(Losses("first", "reward_model/loss").size(), 9u);
+  EXPECT_LT(Losses("first", "reward_model/loss").back(), 1.2 * losses.back());
+  const auto reshaped = Run("reward_model", "first", {further[0], further[1], "critic.lora.alpha=16"});
+  EXPECT_NE(reshaped.exit_code, 0);
+  EXPECT_THAT(reshaped.output, HasSubstr("critic.lora.alpha: 8 -> 16"));
 
   const auto scorer = harness_.StartService(
       "scorer",
