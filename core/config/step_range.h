@@ -1,8 +1,9 @@
-// Steps of a run, as a field names them.
+// Steps of a run, as a field and messages name them.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -17,5 +18,8 @@ struct StepRange {
 
 // Of "10" or "10-12". INVALID_ARGUMENT names `field`.
 absl::StatusOr<StepRange> ParseStepRange(absl::string_view field, const std::string& text);
+
+// Steps as people count them, from 1: "3 to 5, 9" of 2, 3, 4 and 8.
+std::string DescribeSteps(const std::vector<int64_t>& steps);
 
 }  // namespace quartet

@@ -28,5 +28,11 @@ TEST(StepRange, RefusesWhatNamesNoSteps) {
   }
 }
 
+TEST(DescribeSteps, CountsFromOneAndJoinsWhatIsInARow) {
+  EXPECT_EQ(DescribeSteps({2, 3, 4, 8}), "3 to 5, 9");
+  EXPECT_EQ(DescribeSteps({0}), "1");
+  EXPECT_EQ(DescribeSteps({}), "");
+}
+
 }  // namespace
 }  // namespace quartet

@@ -179,7 +179,11 @@ absl::Status RunFolder::BeginAfter(int64_t steps, const std::function<void(const
   } else {
     unlink((checkpoints_path() + "/latest").c_str());  // points at nothing now
   }
-  QUARTET_ASSIGN_OR_RETURN(last_recorded_step_, KeepSteps("metrics.jsonl", steps, on_kept));
+  QUARTET_ASSIGN_OR_RETURN(const std::set<int64_t> recorded, KeepSteps("metrics.jsonl", steps, on_kept));
+  if (!recorded.empty()) last_recorded_step_ = *recorded.rbegin();
+  for (int64_t step = 0; step < steps; ++step) {
+    if (!recorded.contains(step)) missing_steps_.push_back(step);
+  }
   QUARTET_RETURN_IF_ERROR(KeepSteps("samples.jsonl", steps).status());
   // A step whose record is missing is evaluated again; a run that begins anew is so before its first step.
   if (std::error_code error; fs::exists(path_ + "/evaluations.jsonl", error)) {
@@ -300,19 +304,19 @@ Metrics MetricsOf(const nlohmann::json& record) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> RunFolder::KeepSteps(const std::string& name, int64_t steps,
-                                             const std::function<void(const Metrics&)>& on_kept) {
+absl::StatusOr<std::set<int64_t>> RunFolder::KeepSteps(const std::string& name, int64_t steps,
+                                                       const std::function<void(const Metrics&)>& on_kept) {
   QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadIfThere(absl::StrCat(path_, "/", name)));
-  int64_t last = -1;
+  std::set<int64_t> kept;
   const LineParts parts = SplitLines(text, [&](const nlohmann::json& record) {
     const std::optional<int64_t> step = StepOf(record);
     if (!step.has_value() || *step >= steps) return false;
-    last = std::max(last, *step);
+    kept.insert(*step);
     if (on_kept) on_kept(MetricsOf(record));
     return true;
   });
   if (parts.kept != text || text.empty()) QUARTET_RETURN_IF_ERROR(Rewrite(name, parts.aside, parts.kept));
-  return last;
+  return kept;
 }
 
 absl::Status RunFolder::KeepWarnings(int64_t steps) {

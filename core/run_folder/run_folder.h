@@ -30,6 +30,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -126,6 +127,8 @@ class RunFolder {
   bool has_begun() const { return metrics_ != nullptr; }
   // The last step that metrics.jsonl had at BeginAfter; -1 if none.
   int64_t last_recorded_step() const { return last_recorded_step_; }
+  // Which of the steps that the run goes on after, in their order, metrics.jsonl had no line of at BeginAfter.
+  const std::vector<int64_t>& missing_steps() const { return missing_steps_; }
 
   // Calls `write` with the path of the file that keeps the batch of step N = `steps_done`, and removes all but the
   // newest `keep` such files.
@@ -177,10 +180,9 @@ class RunFolder {
   // Appends to the file `name`, which is made where it is not there.
   absl::Status AppendTo(const std::string& name, const std::string& line);
   absl::Status ReplaceText(const std::string& name, const std::string& content);
-  // Leaves the lines of `name`, one JSON object each, whose "step" is below `steps`, and returns the last of these
-  // steps.
-  absl::StatusOr<int64_t> KeepSteps(const std::string& name, int64_t steps,
-                                    const std::function<void(const Metrics&)>& on_kept = {});
+  // Leaves the lines of `name`, one JSON object each, whose "step" is below `steps`, and returns these steps.
+  absl::StatusOr<std::set<int64_t>> KeepSteps(const std::string& name, int64_t steps,
+                                              const std::function<void(const Metrics&)>& on_kept = {});
   // Leaves of events.jsonl what is of such a step, or of the run: that it was continued, or a service replaced.
   absl::Status KeepWarnings(int64_t steps);
   // The same of TensorBoard's files.
@@ -192,6 +194,7 @@ class RunFolder {
   std::unique_ptr<RunLock> lock_;
   std::string superseded_;  // empty until it is needed
   int64_t last_recorded_step_ = -1;
+  std::vector<int64_t> missing_steps_;
   std::unique_ptr<AppendFile> metrics_;
   std::unique_ptr<AppendFile> samples_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;

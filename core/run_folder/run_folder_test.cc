@@ -362,6 +362,20 @@ TEST_F(InterruptedRun, PutsAsideWhatCameAfterTheStep) {
   EXPECT_FALSE(There("superseded/1/heldout.jsonl"));
 }
 
+TEST_F(InterruptedRun, KnowsWhichStepsAreNotRecordedAnyMore) {
+  const auto missing = [this](const std::string& metrics, int64_t steps) {
+    scratch_.Write("run/metrics.jsonl", metrics);
+    const auto folder = RunFolder::Open(config_);
+    EXPECT_TRUE(folder.ok() && (*folder)->BeginAfter(steps).ok());
+    return (*folder)->missing_steps();
+  };
+  EXPECT_THAT(missing("{\"step\":0}\n{\"step\":1}\n{\"step\":2}\n", 2), IsEmpty());
+  EXPECT_THAT(missing("{\"step\":0}\n", 3), ElementsAre(1, 2));
+  EXPECT_THAT(missing("{\"step\":0}\n{\"step\":1,\"loss\n{\"step\":2}\n", 3), ElementsAre(1));
+  EXPECT_THAT(missing("", 2), ElementsAre(0, 1));
+  EXPECT_THAT(missing("", 0), IsEmpty());
+}
+
 TEST_F(InterruptedRun, PutsAsideEverythingWhereItBeginsAnew) {
   config_.set_seed(7);
   const auto folder = RunFolder::Open(config_);

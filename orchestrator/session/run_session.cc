@@ -14,6 +14,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
+#include "core/config/step_range.h"
 #include "core/config/template_date.h"
 #include "core/hardware/topology.h"
 #include "core/model/lora.h"
@@ -254,6 +255,7 @@ void RunSession::Begin(int64_t steps) {
   SayState("running", "");
   if (resume_.has_value()) {
     SayEvent("restart", resume_->step, absl::StrCat("the run goes on after step ", resume_->step));
+    SayMissing();
   } else if (had_begun_) {
     SayEvent("restart", 0, "the run had no checkpoint: it begins anew");
   }
@@ -264,6 +266,18 @@ void RunSession::Begin(int64_t steps) {
   if (monitor_ != nullptr) view_.Print(absl::StrCat("page: ", monitor_->url(), " (and ", monitor_->url(), "metrics)"));
   const auto phases = std::make_shared<PhaseFile>(folder_->path());
   view_.OnPhase([phases](const std::string& phase) { phases->Say(phase); });
+}
+
+void RunSession::SayMissing() {
+  std::vector<int64_t> missing = folder_->missing_steps();
+  // That of the last one is in the checkpoint, where it is not recorded before it.
+  if (!missing.empty() && missing.back() == resume_->step - 1 && !resume_->metrics.values().empty()) missing.pop_back();
+  if (missing.empty()) return;
+  const std::string text =
+      absl::StrCat(folder_->metrics_path(), " has no lines of steps ", DescribeSteps(missing),
+                   ", which the run has made: it was cut short or damaged. They stay missing in all that is shown");
+  view_.Print("warning: " + text);
+  Warn(text);
 }
 
 absl::Status RunSession::End(const absl::Status& status) {

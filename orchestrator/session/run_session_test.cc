@@ -52,6 +52,7 @@ class RunSessionTest : public ::testing::Test {
     const auto session = Session({});
     ASSERT_EQ(Start(*session), absl::OkStatus());
     ASSERT_EQ(session->folder().BeginAfter(0), absl::OkStatus());
+    ASSERT_EQ(session->folder().WriteMetrics(0, Metrics()), absl::OkStatus());
     CheckpointRecord record;
     record.step = 1;
     record.rollout_batch_size = 1;
@@ -208,6 +209,23 @@ TEST_F(TemplateDateTest, IsOfNoConfigurationWhoseTemplateWritesNone) {
   config_.mutable_data()->set_tokenizer_chat_template(scratch_.Write("plain.jinja", "{{ messages[0].content }}"));
   EXPECT_EQ(Text(first_, &config_), "hi");
   EXPECT_EQ(config_.data().template_date(), "");
+}
+
+TEST_F(RunSessionTest, SaysWhichStepsOfARunThatGoesOnAreNotRecordedAnyMore) {
+  MakeRun();
+  const auto begin = [this](const std::string& metrics) {
+    scratch_.Write("run/metrics.jsonl", metrics);
+    const auto session = Session({"train.load_checkpoint=true"});
+    ASSERT_EQ(Start(*session), absl::OkStatus());
+    ASSERT_EQ(session->folder().BeginAfter(1), absl::OkStatus());
+    session->Begin(2);
+    EXPECT_EQ(session->End(absl::OkStatus()), absl::OkStatus());
+  };
+  begin("{\"step\":0}\n");
+  EXPECT_THAT(Said(), Not(HasSubstr("no lines")));
+  begin("{\"step\":0\n");
+  EXPECT_THAT(Said(), HasSubstr("/run/metrics.jsonl has no lines of steps 1, which the run has made"));
+  EXPECT_THAT(scratch_.Read("run/events.jsonl"), HasSubstr("has no lines of steps 1"));
 }
 
 TEST_F(RunSessionTest, AnEvaluationRecordsWhatAnEvaluationReadsAlone) {
