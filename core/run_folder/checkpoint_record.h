@@ -34,7 +34,8 @@ struct CheckpointRecord {
   bool rows_are_mended = false;
   // Likewise: what else is otherwise than when the run began and may be why that hash is another, a line each.
   std::vector<std::string> rows_read_otherwise;
-  // Prompts that were taken for these steps. Not in records of the time when each step took rollout_batch_size.
+  // Prompts, or rows, that were taken for these steps. Not in records of the time when each step took
+  // rollout_batch_size.
   std::optional<int64_t> prompts_drawn;
 
   // Absent where the checkpoint has no training states: it cannot be continued then.

@@ -168,10 +168,9 @@ absl::Status PpoLoop::Prepare() {
     QUARTET_RETURN_IF_ERROR(
         CheckGoesOn(config_, run_.prompts.hash(), steps_, *run_.resume, run_.folder.checkpoints_path()));
   }
-  const int64_t a_step = config_.rollout().rollout_batch_size();
   sampler_.emplace(
       config_, run_.prompts, run_.tokenizer, run_.services,
-      run_.resume.has_value() ? run_.resume->prompts_drawn.value_or(first_step_ * a_step) : 0,
+      run_.resume.has_value() ? run_.resume->prompts_drawn.value_or(first_step_ * run_.resume->rollout_batch_size) : 0,
       BatchSampler::Progress{.begin = [this](const std::string& phase, int64_t total) { BeginPhase(phase, total); },
                              .done = [this](int64_t done) { run_.view.Progress(done); },
                              .warn = [this](const std::string& warning) { return Warn(step_, warning); }});

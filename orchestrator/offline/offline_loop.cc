@@ -39,6 +39,11 @@ std::string AccuracyText(const PairStats& stats) {
   return accuracy.has_value() ? absl::StrFormat("accuracy %.3f", *accuracy) : "accuracy - (all are ties)";
 }
 
+// By the steps before it.
+int64_t RowsTaken(const std::optional<CheckpointRecord>& resume) {
+  return resume.has_value() ? resume->prompts_drawn.value_or(resume->step * resume->rollout_batch_size) : 0;
+}
+
 class OfflineLoop {
  public:
   OfflineLoop(const OfflineRun& run, OfflineMethod& method)
@@ -47,8 +52,9 @@ class OfflineLoop {
         plan_(method.plan()),
         trainer_(TrainerOf(run.config, plan_.model)),
         rows_(method.rows().rows()),
-        steps_(OfflineSteps(rows_, run.config.train())),
-        first_step_(run.resume.has_value() ? run.resume->step : 0) {}
+        steps_(OfflineSteps(rows_, run.config.train(), run.resume)),
+        first_step_(run.resume.has_value() ? run.resume->step : 0),
+        rows_taken_(RowsTaken(run.resume)) {}
 
   absl::StatusOr<OfflineSummary> Run() {
     QUARTET_ASSIGN_OR_RETURN(const LearningRateSchedule schedule, LearningRateSchedule::Create(trainer_, steps_));
@@ -118,7 +124,7 @@ class OfflineLoop {
   absl::Status TakeStep(int64_t step, double learning_rate, bool judge, OfflineSummary* summary) {
     const Deadline::Clock::time_point began = Deadline::Clock::now();
     const TrainConfig& train = run_.config.train();
-    const int64_t begin = step * train.train_batch_size(), whole = begin + train.train_batch_size();
+    const int64_t begin = rows_taken_, whole = begin + train.train_batch_size();
     const int64_t end = train.max_steps() > 0 ? whole : std::min(whole, rows_ * train.num_episodes());
     QUARTET_ASSIGN_OR_RETURN(const OfflineStep done, method_.Step(step, learning_rate, begin, end - begin));
     if (done.skipped || !std::isfinite(done.loss)) {
@@ -126,6 +132,7 @@ class OfflineLoop {
           absl::StrCat("step ", step + 1, ": the gradient is not finite; lower ", plan_.model, ".learning_rate"));
     }
     ++optimizer_steps_;
+    rows_taken_ = end;
     const double seconds = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
     time_left_.AddStep(absl::Seconds(seconds));
     run_.view.Progress(step + 1);
@@ -220,6 +227,7 @@ class OfflineLoop {
     record.seed = run_.config.seed();
     record.rollout_batch_size = run_.config.train().train_batch_size();
     record.prompts_hash = method_.rows_hash();
+    record.prompts_drawn = rows_taken_;
     if (save_optimizer) {
       (plan_.model == "critic" ? record.critic : record.policy) = SavedTrainer{saved->state_hash(), optimizer_steps_};
     }
@@ -232,6 +240,7 @@ class OfflineLoop {
   const OfflinePlan plan_;
   const TrainerConfig& trainer_;
   const int64_t rows_, steps_, first_step_;
+  int64_t rows_taken_;           // by the steps so far, over all epochs
   int64_t optimizer_steps_ = 0;  // behind the trainer's weights
   TimeLeft time_left_;
   int64_t last_checkpoint_bytes_ = 0;  // 0: none was saved yet
@@ -241,9 +250,10 @@ class OfflineLoop {
 
 }  // namespace
 
-int64_t OfflineSteps(int64_t rows, const TrainConfig& train) {
-  const int64_t batch = train.train_batch_size();
-  return train.max_steps() > 0 ? train.max_steps() : (rows * train.num_episodes() + batch - 1) / batch;
+int64_t OfflineSteps(int64_t rows, const TrainConfig& train, const std::optional<CheckpointRecord>& resume) {
+  if (train.max_steps() > 0) return train.max_steps();
+  const int64_t batch = train.train_batch_size(), left = rows * train.num_episodes() - RowsTaken(resume);
+  return (resume.has_value() ? resume->step : 0) + (left + batch - 1) / batch;
 }
 
 absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run, OfflineMethod& method) {

@@ -100,8 +100,9 @@ struct OfflineSummary {
   std::optional<PairStats> before, after;  // held-out pairs, where there are any; `before` not in a run that goes on
 };
 
-// Its optimizer steps over so many rows: max_steps, or, where that is 0, those of all epochs.
-int64_t OfflineSteps(int64_t rows, const TrainConfig& train);
+// Its optimizer steps over so many rows: max_steps, or, where that is 0, those of all epochs. Of a run that goes on
+// after `resume`, whose batch may have been another, those that are made and those of what is left.
+int64_t OfflineSteps(int64_t rows, const TrainConfig& train, const std::optional<CheckpointRecord>& resume);
 
 // All optimizer steps that are left (of a run that goes on some are, CheckStepsLeft), with a checkpoint after every
 // train.save_steps and the last, or after the step in which the run is asked to end: then it returns the reason, and a

@@ -15,6 +15,7 @@
 #include "core/base/testing/scratch_folder.h"
 #include "core/config/run_config.h"
 #include "core/rl/testing/token_arrays.h"
+#include "nlohmann/json.hpp"
 #include "orchestrator/data/sft_examples.h"
 #include "orchestrator/testing/byte_tokenizer.h"
 #include "orchestrator/testing/fake_services.h"
@@ -173,6 +174,43 @@ TEST_F(SftTest, GoesOnAfterACheckpointAsIfItHadNeverStopped) {
   }
   const std::vector<std::string> metrics = absl::StrSplit(scratch_.Read("run/metrics.jsonl"), '\n', absl::SkipEmpty());
   EXPECT_EQ(metrics.size(), 5u);
+}
+
+TEST_F(SftTest, GoesOnWithTheRowsThatComeNextThoughItsBatchIsAnother) {
+  config_.mutable_train()->set_num_episodes(4);  // 12 rows
+  config_.mutable_train()->set_save_steps(2);
+  config_.mutable_train()->set_save_optimizer(true);
+  ASSERT_TRUE(Run().ok());
+  const auto ids = [](const TrainingSequence& row) {
+    return std::vector<int32_t>(row.tokens().ids().begin(), row.tokens().ids().end());
+  };
+  std::vector<std::vector<int32_t>> rows;  // as they came, whatever their batch
+  for (const auto& batch : services_.policy_batches()) {
+    for (const auto& row : batch) rows.push_back(ids(row));
+  }
+  ASSERT_EQ(rows.size(), 12u);
+
+  const auto record = ReadCheckpointRecord(scratch_.path() + "/run/checkpoints/step_4");  // after 8 rows
+  ASSERT_TRUE(record.ok()) << record.status();
+  services_.SetOptimizerSteps(4);
+  const size_t before = services_.policy_batches().size();
+  config_.mutable_train()->set_load_checkpoint(true);
+  config_.mutable_train()->set_allow_changed_run(true);
+  config_.mutable_train()->set_train_batch_size(1);
+  const auto summary = Run(*record);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_EQ(summary->steps, 8) << "four of two rows, four of one";
+  const auto batches = services_.policy_batches();
+  ASSERT_EQ(batches.size(), before + 4);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(ids(batches[before + i][0]), rows[8 + i]);
+  double epoch = 0;
+  for (const std::string& line :
+       std::vector<std::string>(absl::StrSplit(scratch_.Read("run/metrics.jsonl"), '\n', absl::SkipEmpty()))) {
+    const double next = nlohmann::json::parse(line)["data/epoch"].get<double>();
+    EXPECT_GT(next, epoch);
+    epoch = next;
+  }
+  EXPECT_EQ(epoch, 4);
 }
 
 TEST_F(SftTest, SavesAndEndsAfterTheStepInWhichItIsAskedToEnd) {

@@ -87,7 +87,7 @@ absl::Status CheckGoesOn(Program program, RunSession& session, const Inputs& inp
   const CheckpointRecord& resume = *session.resume();
   const TrainConfig& train = config.train();
   const auto check = [&](const auto& files, const auto& learned) -> absl::Status {
-    QUARTET_RETURN_IF_ERROR(CheckStepsLeft(resume.step, OfflineSteps(learned.rows().rows(), train),
+    QUARTET_RETURN_IF_ERROR(CheckStepsLeft(resume.step, OfflineSteps(learned.rows().rows(), train, resume),
                                            train.max_steps() > 0 ? "train.max_steps" : "train.num_episodes"));
     return CheckRowsGoOn(config,
                          {.batch_field = "train.train_batch_size",
