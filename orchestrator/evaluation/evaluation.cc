@@ -305,6 +305,14 @@ absl::Status NamingModelFlag(const absl::Status& error) {
                                                                           {"actor.pretrain", "--model"}}));
 }
 
+int64_t MostSequences(const std::vector<EvaluationSet>& sets) {
+  int64_t most = 0;
+  for (const EvaluationSet& set : sets) {
+    most = std::max(most, static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
+  }
+  return most;
+}
+
 absl::Status EvaluateModel(RunSession session) {
   RunConfig& config = session.config();
   TerminalView& view = session.view();
@@ -317,8 +325,10 @@ absl::Status EvaluateModel(RunSession session) {
   std::vector<EvaluationSet> sets;
   const auto read = [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(sets, LoadEvaluationSets(config, session.tokenizer(), session.ShowChecking()));
-    if (!sets.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError("eval.data and eval.set are empty; they name what is evaluated");
+    if (sets.empty()) {
+      return absl::InvalidArgumentError("eval.data and eval.set are empty; they name what is evaluated");
+    }
+    return CheckEvaluationCalls(config, MostSequences(sets));
   };
   QUARTET_RETURN_IF_ERROR(session.ReadInputs({.programs = {Program::kEvaluate, Program::kRollout, Program::kScorer},
                                               .services = kEvaluationServices,

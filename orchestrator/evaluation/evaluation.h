@@ -33,6 +33,9 @@ struct EvaluationSet {
 absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& config, const Tokenizer& tokenizer,
                                                               const RowProgress& progress = nullptr);
 
+// Of the largest set: its answers, which are asked for at once.
+int64_t MostSequences(const std::vector<EvaluationSet>& sets);
+
 // One answer of an evaluation.
 struct EvaluatedAnswer {
   int64_t prompt = 0;  // of the set

@@ -49,12 +49,7 @@ absl::Status ReadPpoInputs(RunSession& session, PpoInputs* inputs) {
   if (inputs->prompts->rows().unchecked_rows() == 0 && sources.size() <= PromptSources::kMost) {
     QUARTET_RETURN_IF_ERROR(CheckOnly(config.reward(), sources));
   }
-  int64_t evaluated = 0;
-  for (const EvaluationSet& set : inputs->evaluation_sets) {
-    evaluated =
-        std::max<int64_t>(evaluated, static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
-  }
-  return CheckCallSizes(config, evaluated);
+  return CheckCallSizes(config, MostSequences(inputs->evaluation_sets));
 }
 
 std::vector<RunInput> RowFiles(const PpoInputs& inputs) {

@@ -4,15 +4,9 @@
 #include <utility>
 
 #include "core/base/status_macros.h"
+#include "core/config/batches/call_sizes.h"
 
 namespace quartet {
-namespace {
-
-// Held-out pairs that are judged together, so that neither memory nor a call grows with their number.
-constexpr int64_t kPairsAtATime = 256;
-
-}  // namespace
-
 std::vector<const TokenSequence*> SequencesOf(const std::vector<PreferencePair>& pairs) {
   std::vector<const TokenSequence*> sequences;
   for (const PreferencePair& pair : pairs) sequences.insert(sequences.end(), {&pair.chosen, &pair.rejected});
@@ -36,6 +30,7 @@ absl::StatusOr<std::optional<PairStats>> JudgePairs(PreferencePairs* held_out, c
   if (held_out == nullptr) return std::nullopt;
   const int64_t count = held_out->rows().rows();
   double chosen = 0, rejected = 0, preferred = 0;
+  // So that neither memory nor a call grows with their number.
   for (int64_t begin = 0; begin < count; begin += kPairsAtATime) {
     QUARTET_ASSIGN_OR_RETURN(const std::vector<PreferencePair> pairs,
                              held_out->Take(begin, std::min(kPairsAtATime, count - begin)));

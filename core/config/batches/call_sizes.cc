@@ -24,45 +24,101 @@ int64_t GeneratedAtOnce(const RunConfig& c) {
          c.rollout().n_samples_per_prompt();
 }
 
+// Calls of a service, at their largest.
+struct Calls {
+  int64_t sequences = 0;
+  std::string what;  // brings them
+};
+
+absl::Status CheckItems(const RunConfig& c, const std::string& service, const Calls& calls) {
+  const int64_t most = PlacementOf(c, service).max_call_items();
+  if (calls.sequences <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("services.", service, ".max_call_items: ", most, " is not allowed; ",
+                                                 calls.what, ", which come in one call"));
+}
+
+absl::Status CheckBytes(const RunConfig& c, const std::string& service, const Calls& calls) {
+  const int64_t most = PlacementOf(c, service).max_call_bytes();
+  if (LargestCallBytes(c) <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("services.", service, ".max_call_bytes: ", most, " is not allowed; ",
+                                                 calls.what, ", which take up to ", LargestCallBytes(c),
+                                                 " bytes where all are as long as they may be"));
+}
+
+absl::Status CheckWaiting(const RunConfig& c, const Calls& calls) {
+  const int64_t engines = c.services().rollout().ranks() / std::max(1, c.rollout().tensor_parallel_size());
+  const int64_t running = engines * c.rollout().max_num_seqs();
+  if (calls.sequences <= running + c.rollout().max_waiting()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rollout.max_waiting: ", c.rollout().max_waiting(), " is not allowed; ", calls.what, ", of which ", running,
+      " can run (engines * rollout.max_num_seqs): it must be at least ", calls.sequences - running));
+}
+
+Calls CallsOfStep(const RunConfig& c) {
+  const int64_t sequences = GeneratedAtOnce(c);
+  return {sequences, absl::StrCat("a step generates ", sequences,
+                                  " sequences (rollout.over_sampling_batch_size * n_samples_per_prompt)")};
+}
+
+Calls CallsOfEvaluation(int64_t sequences) {
+  return {sequences,
+          absl::StrCat("an evaluation generates ", sequences, " sequences (prompts * n_samples_per_prompt)")};
+}
+
+bool LearnsFromRows(const RunConfig& c) { return c.has_sft() || c.has_preference(); }
+
+// Of a run that learns from rows.
+Calls CallsOfRows(const RunConfig& c) {
+  const int64_t rows = c.train().train_batch_size();
+  if (c.has_sft()) return {rows, absl::StrCat("a step learns from ", rows, " sequences (train.train_batch_size)")};
+  if (!c.preference().eval_data().empty() && rows < kPairsAtATime) {
+    return {2 * kPairsAtATime, absl::StrCat("held-out pairs are judged ", kPairsAtATime, " at a time, which are ",
+                                            2 * kPairsAtATime, " sequences")};
+  }
+  return {2 * rows, absl::StrCat("a step learns from ", 2 * rows, " sequences (2 * train.train_batch_size)")};
+}
+
 }  // namespace
 
 int64_t LargestCallBytes(const RunConfig& c) {
+  const auto bytes_of = [](int64_t sequences, double bytes_of_each) {
+    const double bytes = static_cast<double>(sequences) * (bytes_of_each + kBytesPerSequence);
+    return static_cast<int64_t>(std::clamp(bytes, 0.0, static_cast<double>(int64_t{1} << 50)));
+  };
+  if (LearnsFromRows(c)) {
+    const int max_len = TrainerOf(c, ProgramOfRun(c) == Program::kRewardModel ? "critic" : "actor").max_len();
+    return bytes_of(CallsOfRows(c).sequences, max_len * kBytesPerToken);
+  }
   const double tokens = static_cast<double>(LongestSequence(c));
   const bool has_texts =
       std::ranges::any_of(c.reward().source(), [](const RewardSource& source) { return source.token_rewards(); });
   const double texts = has_texts ? c.rollout().generate_max_len() * kBytesPerTokenText : 0;
-  const double bytes = static_cast<double>(GeneratedAtOnce(c)) * (tokens * kBytesPerToken + texts + kBytesPerSequence);
-  return static_cast<int64_t>(std::clamp(bytes, 0.0, static_cast<double>(int64_t{1} << 50)));
+  return bytes_of(GeneratedAtOnce(c), tokens * kBytesPerToken + texts);
 }
 
 absl::Status CheckCallSizes(const RunConfig& c, int64_t evaluated) {
-  const int64_t step = GeneratedAtOnce(c), most = std::max(step, evaluated);
-  const std::string what = step >= evaluated ? absl::StrCat("a step generates ", step,
-                                                            " sequences (rollout.over_sampling_batch_size * "
-                                                            "n_samples_per_prompt)")
-                                             : absl::StrCat("an evaluation generates ", evaluated,
-                                                            " sequences (prompts * "
-                                                            "n_samples_per_prompt)");
-  const int64_t engines = c.services().rollout().ranks() / std::max(1, c.rollout().tensor_parallel_size());
-  const int64_t room = engines * c.rollout().max_num_seqs() + c.rollout().max_waiting();
-  if (most > room) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rollout.max_waiting: ", c.rollout().max_waiting(), " is not allowed; ", what, ", of which ",
-        engines * c.rollout().max_num_seqs(), " can run (engines * rollout.max_num_seqs): it must be at least ",
-        most - engines * c.rollout().max_num_seqs()));
-  }
+  const Calls step = CallsOfStep(c);
+  const Calls most = step.sequences >= evaluated ? step : CallsOfEvaluation(evaluated);
+  QUARTET_RETURN_IF_ERROR(CheckWaiting(c, most));
   for (const std::string& service : PpoServices(c)) {
-    const ServicePlacement& p = PlacementOf(c, service);
-    const int64_t items = service == "scorer" || service == "rollout" ? most : step;
-    if (items > p.max_call_items()) {
-      return absl::InvalidArgumentError(absl::StrCat("services.", service, ".max_call_items: ", p.max_call_items(),
-                                                     " is not allowed; ", what, ", which come in one call"));
-    }
-    if (service != "rollout" && LargestCallBytes(c) > p.max_call_bytes()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("services.", service, ".max_call_bytes: ", p.max_call_bytes(), " is not allowed; ", what,
-                       ", which take up to ", LargestCallBytes(c), " bytes where all are as long as they may be"));
-    }
+    QUARTET_RETURN_IF_ERROR(CheckItems(c, service, service == "scorer" || service == "rollout" ? most : step));
+    if (service != "rollout") QUARTET_RETURN_IF_ERROR(CheckBytes(c, service, step));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckEvaluationCalls(const RunConfig& c, int64_t evaluated) {
+  const Calls calls = CallsOfEvaluation(evaluated);
+  QUARTET_RETURN_IF_ERROR(CheckWaiting(c, calls));
+  QUARTET_RETURN_IF_ERROR(CheckItems(c, "rollout", calls));
+  return CheckItems(c, "scorer", calls);
+}
+
+absl::Status CheckRowCalls(const RunConfig& c) {
+  const Calls calls = CallsOfRows(c);
+  for (const std::string& service : ServicesOf(ProgramOfRun(c), c)) {
+    QUARTET_RETURN_IF_ERROR(CheckItems(c, service, calls));
+    QUARTET_RETURN_IF_ERROR(CheckBytes(c, service, calls));
   }
   return absl::OkStatus();
 }

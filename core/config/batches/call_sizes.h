@@ -13,12 +13,21 @@ inline int64_t LongestSequence(const RunConfig& config) {
   return int64_t{config.data().prompt_max_len()} + config.rollout().generate_max_len();
 }
 
-// Bytes of memory that a call with all of a step's sequences takes, if each is as long as it may be. Of a configuration
-// whose rollout is filled in.
+// Held-out pairs that are judged in one call.
+inline constexpr int64_t kPairsAtATime = 256;
+
+// Bytes of memory that a call with all of a step's sequences takes, if each is as long as it may be; of a run that
+// learns from rows, with all of a batch's. Of a configuration whose rollout, models and batch are filled in.
 int64_t LargestCallBytes(const RunConfig& config);
 
-// That the services take a step's calls, and an evaluation's of up to `evaluated` sequences at once: INVALID_ARGUMENT
-// names the limit. Of a resolved configuration.
+// That the services take the calls of a run's step or of an evaluation: INVALID_ARGUMENT names the limit. Of a resolved
+// configuration.
+//
+// Of a PPO run's step, and of its evaluations of up to `evaluated` sequences at once.
 absl::Status CheckCallSizes(const RunConfig& config, int64_t evaluated);
+// Of an evaluation alone.
+absl::Status CheckEvaluationCalls(const RunConfig& config, int64_t evaluated);
+// Of a run that learns from rows, fine-tuning, DPO or a reward model.
+absl::Status CheckRowCalls(const RunConfig& config);
 
 }  // namespace quartet

@@ -60,5 +60,43 @@ TEST(CallSizes, AreRefusedBeforeARunThatTheyWouldEnd) {
               HasSubstr("services.policy_trainer.max_call_bytes: 1000 is not allowed; a step generates 128 sequences"));
 }
 
+TEST(CallSizes, OfARunThatLearnsFromRowsAreThoseOfItsBatch) {
+  const auto refused = [](Program program, std::vector<std::string> overrides) {
+    const std::string model = program == Program::kRewardModel ? "critic" : "actor";
+    overrides.insert(overrides.begin(),
+                     {model + ".pretrain=/m", program == Program::kSft ? "sft.data=/d" : "preference.data=/d"});
+    const auto config = LoadRunConfig("", overrides, "", program);
+    return std::string((config.ok() ? CheckFor(*config, program) : config.status()).message());
+  };
+  EXPECT_EQ(refused(Program::kSft, {"train.train_batch_size=100"}), "");
+  EXPECT_EQ(refused(Program::kSft, {"services.policy_trainer.max_call_items=32"}), "");
+  EXPECT_EQ(refused(Program::kSft, {"services.policy_trainer.max_call_items=31"}),
+            "services.policy_trainer.max_call_items: 31 is not allowed; a step learns from 32 sequences "
+            "(train.train_batch_size), which come in one call");
+  EXPECT_THAT(
+      refused(Program::kSft, {"services.policy_trainer.max_call_bytes=1000"}),
+      HasSubstr("services.policy_trainer.max_call_bytes: 1000 is not allowed; a step learns from 32 sequences"));
+  EXPECT_EQ(refused(Program::kDpo, {"services.policy_trainer.max_call_items=64"}), "");
+  EXPECT_THAT(refused(Program::kDpo, {"services.scorer.max_call_items=63"}),
+              HasSubstr("services.scorer.max_call_items: 63 is not allowed; a step learns from 64 sequences (2 * "));
+  EXPECT_EQ(refused(Program::kDpo, {"services.scorer.max_call_items=512", "preference.eval_data=/e"}), "");
+  EXPECT_THAT(refused(Program::kRewardModel, {"services.critic_trainer.max_call_items=511", "preference.eval_data=/e"}),
+              HasSubstr("held-out pairs are judged 256 at a time, which are 512 sequences"));
+  // What nobody has set is enough.
+  EXPECT_EQ(refused(Program::kSft, {"train.train_batch_size=8192", "actor.max_len=32768"}), "");
+}
+
+TEST(CallSizes, OfAnEvaluationAreThoseOfItsPrompts) {
+  const auto refused = [](const std::vector<std::string>& overrides) {
+    return std::string(
+        CheckEvaluationCalls(LoadRunConfig("", overrides, "", Program::kEvaluate).value(), 10).message());
+  };
+  EXPECT_EQ(refused({}), "");
+  EXPECT_EQ(refused({"rollout.max_waiting=2", "rollout.max_num_seqs=8"}), "") << "its batch is not an evaluation's";
+  EXPECT_THAT(refused({"rollout.max_waiting=1", "rollout.max_num_seqs=8"}),
+              HasSubstr("an evaluation generates 10 sequences"));
+  EXPECT_THAT(refused({"services.scorer.max_call_items=9"}), HasSubstr("services.scorer.max_call_items: 9"));
+}
+
 }  // namespace
 }  // namespace quartet

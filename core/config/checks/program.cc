@@ -115,6 +115,7 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
     QUARTET_RETURN_IF_ERROR(CheckPairsFit(model, TrainerOf(config, model)));
     QUARTET_RETURN_IF_ERROR(CheckRate(config, model));
   }
+  if (dpo || program == Program::kRewardModel || program == Program::kSft) return CheckRowCalls(config);
   return absl::OkStatus();
 }
 
