@@ -9,6 +9,9 @@
 
 namespace quartet {
 
+inline bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+inline bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
 // The character at `at` and its bytes; U+FFFD of one byte where the text is cut within it.
 std::pair<char32_t, size_t> CharOf(std::string_view text, size_t at);
 
