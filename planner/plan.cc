@@ -13,6 +13,7 @@
 #include "core/memory/block_cache.h"
 #include "core/memory/cuda_context.h"
 #include "core/memory/pinned_blocks.h"
+#include "planner/largest_batches.h"
 
 namespace quartet {
 namespace {

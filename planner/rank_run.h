@@ -60,12 +60,6 @@ absl::StatusOr<RankUse> RunRank(const RunConfig& config, const RankContext& cont
 absl::StatusOr<RankUse> RunRankDry(const RunConfig& config, const std::string& service, int rank, const GpuRoom& room,
                                    Program program = Program::kPpo);
 
-// What the leader of `service` holds in host memory, beside what every rank does, while the largest calls of a PPO
-// step, or of a step of the run that `program` makes, are there: of trainers and scorer the items as they were read and
-// what is made of them for the ranks, of a rollout prompts and answers. Sequences are as long as they may be; a token
-// is taken to be four bytes of text. `config` is resolved.
-int64_t LeaderCallBytes(const RunConfig& config, const std::string& service, Program program = Program::kPpo);
-
 // Whether `service` has a model to run at all.
 bool HasEngine(const RunConfig& config, const std::string& service);
 
