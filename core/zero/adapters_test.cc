@@ -385,7 +385,7 @@ TEST(NewAdapters, BeginAtTheModelItselfAndAreSavedAsAFolderThatIsTrainedOn) {
     EXPECT_EQ(Accumulate(*LoadOrDie(folder, options, group, ledger), golden.sequences, 4), last);
     options.model.lora->r = 4;
     const absl::Status status = TrainableModel::Load(folder, options, &group, &ledger).status();
-    EXPECT_NE(status.message().find("which are trained on: r: 3"), std::string::npos) << status;
+    EXPECT_NE(status.message().find("actor.lora.r is 4 and not 3"), std::string::npos) << status;
   });
 }
 
