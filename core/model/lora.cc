@@ -126,7 +126,10 @@ absl::StatusOr<std::vector<std::string>> ReadTargets(const ConfigFields& fields,
       count += is_target ? 1 : 0;
     }
     if (count == layers) found.push_back(short_name(product));
-    if (count != 0 && count != layers) return fields.Error("target_modules", allowed);
+    if (count != 0 && count != layers) {
+      return fields.Error("target_modules",
+                          absl::StrCat(allowed, ", but ", short_name(product), " is named in ", count, " of ", layers));
+    }
   }
   if (!unknown.empty())
     return fields.Error("target_modules", absl::StrCat(allowed, ", not \"", *unknown.begin(), "\""));

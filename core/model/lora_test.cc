@@ -100,6 +100,11 @@ TEST(LoraConfig, RefusesByNameWhatItDoesNotUnderstand) {
   }
 }
 
+TEST(LoraConfig, NamesTheProductThatSomeLayersAloneHave) {
+  const absl::Status status = ReadAdapters({{"target_modules", {"q_proj", "layers.0.self_attn.k_proj"}}}).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("in all layers or in none, but k_proj is named in 1 of 2"));
+}
+
 TEST(LoraConfig, SaysWhereItsModelIsNoFolder) {
   const absl::Status status = ReadAdapters({{"base_model_name_or_path", "meta-llama/Llama-3.2-1B"}}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
