@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -28,20 +29,10 @@ constexpr int kFailureBeats = 2;
 constexpr Deadline::Clock::time_point kNoLane = Deadline::Clock::time_point::max();
 
 // Errors that a rank can only have found before its first collective, given that all ranks found the same.
-bool IsRefusal(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kDataLoss:
-    case absl::StatusCode::kUnimplemented:
-      return true;
-    default:
-      return false;
-  }
-}
+constexpr absl::StatusCode kRefusals[] = {absl::StatusCode::kInvalidArgument, absl::StatusCode::kFailedPrecondition,
+                                          absl::StatusCode::kNotFound,        absl::StatusCode::kAlreadyExists,
+                                          absl::StatusCode::kOutOfRange,      absl::StatusCode::kDataLoss,
+                                          absl::StatusCode::kUnimplemented};
 
 }  // namespace
 
@@ -68,7 +59,8 @@ struct LeaderCalls::Call {
     if (failures.size() < outputs.size()) return failures.empty() && ended();
     return std::all_of(outputs.begin(), outputs.end(), [this](const auto& output) {
       const absl::StatusCode code = output->status().code();
-      return IsAgreed(output->status()) || (code == outputs[0]->status().code() && IsRefusal(code));
+      return IsAgreed(output->status()) ||
+             (code == outputs[0]->status().code() && absl::c_linear_search(kRefusals, code));
     });
   }
 };
@@ -82,11 +74,6 @@ LeaderCalls::LeaderCalls(int ranks, absl::Duration beat, absl::Duration collecti
       name_(std::move(name)),
       send_(std::move(send)),
       heard_(ranks, kNoLane) {}
-
-template <typename Condition>
-bool LeaderCalls::Wait(Lock& lock, const Deadline& until, Condition condition) {
-  return WaitWhileRunning(changed_, lock, until, condition);
-}
 
 absl::StatusOr<std::vector<RankOutput>> LeaderCalls::Run(const std::string& name, const RankMethod& method,
                                                          std::vector<RankInput> inputs, const Deadline& deadline,
@@ -123,8 +110,9 @@ absl::StatusOr<std::vector<RankOutput>> LeaderCalls::Run(const std::string& name
 absl::Status LeaderCalls::CheckOpen(const Call& call) const { return end_.ok() ? Prefixed(call.name, refusal_) : end_; }
 
 absl::Status LeaderCalls::AwaitTurn(const Call& call, Lock& lock) {
-  const bool came = Wait(lock, call.deadline,
-                         [&] { return call.method.beside() || queue_.front() == &call || !CheckOpen(call).ok(); });
+  const bool came = WaitWhileRunning(changed_, lock, call.deadline, [&] {
+    return call.method.beside() || queue_.front() == &call || !CheckOpen(call).ok();
+  });
   if (came) return CheckOpen(call);
   const Call& first = *queue_.front();
   return absl::DeadlineExceededError(
@@ -147,7 +135,7 @@ std::vector<int> LeaderCalls::AskSilent(Lock& lock, absl::Duration silence, cons
   RankMessage message;
   message.set_ask(true);
   for (const int rank : silent()) send_(rank, message);
-  Wait(lock, until, [&] { return silent().empty() || given_up(); });
+  WaitWhileRunning(changed_, lock, until, [&] { return silent().empty() || given_up(); });
   return silent();
 }
 
@@ -175,7 +163,7 @@ absl::Status LeaderCalls::AwaitBegin(const std::shared_ptr<Call>& call, Lock& lo
     const std::lock_guard own_lock(mutex_);
     Take(*call, 0, std::move(output));
   }));
-  Wait(lock, call->deadline, [&] { return call->begun || !CheckOpen(*call).ok(); });
+  WaitWhileRunning(changed_, lock, call->deadline, [&] { return call->begun || !CheckOpen(*call).ok(); });
   if (call->begun) return absl::OkStatus();
   call->withdrawn = true;
   QUARTET_RETURN_IF_ERROR(CheckOpen(*call));
@@ -207,7 +195,8 @@ void LeaderCalls::AwaitEnd(Call& call, Lock& lock) {
   bool logged = false;
   while (!call.ended() && end_.ok()) {
     const Deadline until = std::min({call.grace_end, call.hangs_after, logged ? Deadline::Never() : call.deadline});
-    if (Wait(lock, until, [&] { return call.ended() || !end_.ok() || call.grace_end < until; })) continue;
+    if (WaitWhileRunning(changed_, lock, until, [&] { return call.ended() || !end_.ok() || call.grace_end < until; }))
+      continue;
     call.hangs = call.hangs_after.passed();
     if (call.hangs || call.grace_end.passed()) return;
     QUARTET_LOG(kWarning) << call.name << " has not ended by its deadline, and is waited for on " << Unanswered(call);

@@ -51,8 +51,6 @@ class LeaderCalls {
   struct Call;
   using Lock = std::unique_lock<std::mutex>;
 
-  template <typename Condition>
-  bool Wait(Lock& lock, const Deadline& until, Condition condition);
   absl::Status CheckOpen(const Call& call) const;
   absl::Status AwaitTurn(const Call& call, Lock& lock);
   absl::Status AwaitRanks(const Call& call, Lock& lock);

@@ -43,6 +43,9 @@ struct RankOutput {
 //   beside    of a call: it enters no collective and waits in no queue
 //   event     a message of the service over the lane, outside of calls
 //   executor  the one thread of a rank that enters LibTorch and collectives
+//   beat      how often a rank looks whether the others are there, and the unit of its patience
+//   silent    of a rank: nothing has come over its lane for some beats. After 25 it is given up
+//   gone      of a rank: its lane has ended without a word, while this rank was running
 //
 // Every rank registers the same methods before Start. The leader then calls Run; the handler of `method` runs once on
 // every rank, on that rank's executor. Calls wait on the leader and nowhere else: one is sent to all ranks once the one
@@ -76,13 +79,12 @@ class RankGroup {
   // What comes over a lane beside calls, in order. It must not wait.
   struct Events {
     std::function<void(int rank, const std::string& event)> on_event;
-    // The lane has ended, and nothing more comes. `fate`: "is gone".
+    // The lane has ended, and nothing more comes. `fate`: "is gone", or what else has become of it.
     std::function<void(int rank, const std::string& fate)> on_end;
   };
 
-  // `context` must outlive the group; its `endpoint` is read by Start. With one rank it is not needed. `beat`: how
-  // often ranks look whether the others are there, and the unit of their patience: a rank that has said nothing for 25
-  // is given up, a lane whose first message has not come after 10 ended.
+  // `context`, whose `endpoint` is set, must outlive the group. A lane whose first message has not come after 10 beats
+  // is ended.
   static std::unique_ptr<RankGroup> Create(const RankContext& context, Callbacks callbacks,
                                            absl::Duration beat = absl::Seconds(1));
   virtual ~RankGroup() = default;

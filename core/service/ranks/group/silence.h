@@ -1,34 +1,42 @@
 // Which ranks say nothing any more, and what has become of them.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "core/service/ranks/group/own_pause.h"
 
 namespace quartet {
 
-// Counts beats of this rank: one that was stopped itself has not waited meanwhile. Not thread-safe.
+// Counts beats of this rank: one that was stopped itself has not waited meanwhile, and may be the one that the others
+// have given up. Not thread-safe.
 class Silence {
  public:
-  Silence(int ranks, absl::Duration beat) : beat_(beat), silent_(ranks), pause_(beat, kMostBeats + 2) {}
+  using Clock = std::chrono::steady_clock;
 
-  // From the making on, once every `beat`.
+  Silence(int ranks, absl::Duration beat, std::function<Clock::time_point()> now = Clock::now)
+      : beat_(beat), now_(std::move(now)), silent_(ranks), beat_at_(now_()) {}
+
+  // Once every `beat`, from the making on, for as long as this process runs.
   void Beat();
   void Heard(int rank) { silent_[rank] = 0; }
   // Whether it has said nothing for so long that it is given up.
-  bool IsTooLong(int rank) const { return silent_[rank] > kMostBeats; }
-  // Of a rank that is given up, or whose lane has ended: "is gone", unless this one may be the one that was given up.
+  bool IsTooLong(int rank) const;
+  // Of a rank that is given up, or whose lane has ended: "is gone" only where this one was not stopped.
   std::string FateOf(int rank) const;
 
  private:
-  // Comes before the end of gRPC's patience with the connection, over which it is said.
-  static constexpr int kMostBeats = 25;
+  absl::Duration OwnPause() const;
 
   const absl::Duration beat_;
-  std::vector<int> silent_;  // beats, by rank
-  OwnPause pause_;
+  const std::function<Clock::time_point()> now_;
+  std::vector<int> silent_;    // beats, by rank
+  Clock::time_point beat_at_;  // the last one, or the making
+  absl::Duration pause_;       // this process's last
+  int beats_since_pause_ = 0;
 };
 
 }  // namespace quartet
