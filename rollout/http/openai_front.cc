@@ -144,6 +144,14 @@ std::optional<HttpReply> OpenAiFront::Refuse(const HttpRequest& head) {
     reply.status = 415;
     return reply;
   }
+  const std::string coding = absl::AsciiStrToLower(HeaderOf(head, "content-encoding"));
+  if (method == "POST" && !coding.empty() && coding != "identity") {
+    HttpReply reply = ErrorReply(absl::InvalidArgumentError(absl::StrCat(
+        "the header Content-Encoding is \"", coding, "\"; allowed: none, or identity: bodies come as they are")));
+    reply.status = 415;
+    reply.headers["Accept-Encoding"] = "identity";
+    return reply;
+  }
   return std::nullopt;
 }
 

@@ -177,6 +177,12 @@ TEST_F(Front, SaysWhatIsWrongWithARequest) {
   EXPECT_EQ(Post({{"prompt", "hi"}, {"model", "gpt"}}).status, 404);
   EXPECT_EQ(HttpAsk(port_, "POST", "/v1/completions", "{").status, 400);
   EXPECT_EQ(HttpAsk(port_, "POST", "/v1/completions", "{}", {{"Content-Type", "text/plain"}}).status, 415);
+  const std::string body = json{{"prompt", "hi"}}.dump();
+  const HttpAnswer coded = HttpAsk(port_, "POST", "/v1/completions", body, {{"Content-Encoding", "gzip"}});
+  EXPECT_EQ(coded.status, 415);
+  EXPECT_EQ(coded.headers.at("accept-encoding"), "identity");
+  EXPECT_THAT(coded.body, HasSubstr("the header Content-Encoding is \\\"gzip\\\"; allowed: none, or identity"));
+  EXPECT_EQ(HttpAsk(port_, "POST", "/v1/completions", body, {{"Content-Encoding", "Identity"}}).status, 200);
   EXPECT_EQ(HttpAsk(port_, "GET", "/v1/embeddings").status, 404);
   const HttpAnswer get = HttpAsk(port_, "GET", "/v1/completions");
   EXPECT_EQ(get.status, 405);
