@@ -221,11 +221,13 @@ class Reader {
   absl::Status ReadLogitBias() {
     const Json* biases = parameters_.Find("logit_bias");
     if (biases == nullptr) return absl::OkStatus();
-    const char* allowed = "an object with token ids as names and numbers from -100 to 100";
+    const char* allowed = "an object with token ids as names (\"15\", not \"015\") and numbers from -100 to 100";
     if (!biases->is_object()) return Refused("logit_bias", *biases, allowed);
     for (const auto& [name, bias] : biases->items()) {
       int32_t id = 0;
-      if (!absl::SimpleAtoi(name, &id) || !bias.is_number()) return Refused("logit_bias", *biases, allowed);
+      // A token has one name: of two of them one would go over the other.
+      const bool is_id = absl::SimpleAtoi(name, &id) && absl::StrCat(id) == name;
+      if (!is_id || !bias.is_number()) return Refused("logit_bias", *biases, allowed);
       (*sampling().mutable_logit_bias())[id] = bias.get<float>();
     }
     return absl::OkStatus();

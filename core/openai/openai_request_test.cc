@@ -293,6 +293,9 @@ TEST(OpenAiRequest, NamesParameterValueAndWhatIsAllowed) {
     expect(chat, {{"stop", {"a", 1}}}, "stop", "stop is [\"a\",1]; allowed: a string");
     expect(chat, {{"stop_token_ids", {13}}}, "stop_token_ids", "stop_token_ids holds 13; allowed: 0 to 12");
     expect(chat, {{"logit_bias", {{"x", 1}}}}, "logit_bias", "logit_bias is {\"x\":1}; allowed: an object");
+    for (const char* other : {"015", "+15", " 15", "15 ", "-0", ""}) {
+      expect(chat, {{"logit_bias", {{"5", 1}, {other, 2}}}}, "logit_bias", "token ids as names (\"15\", not \"015\")");
+    }
     expect(chat, {{"logit_bias", {{"13", 1}}}}, "logit_bias", "logit_bias holds token 13; allowed: 0 to 12");
     expect(chat, {{"logit_bias", {{"1", 101}}}}, "logit_bias", "logit_bias[1] is 101; allowed: -100 to 100");
     expect(chat, {{"stream", 1}}, "stream", "stream is 1; allowed: true or false");
