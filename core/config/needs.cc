@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/config/checks/conditions.h"
+#include "core/config/conditions.h"
 #include "core/config/field_paths.h"
 #include "core/config/services.h"
 #include "core/rl/options/estimators.h"

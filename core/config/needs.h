@@ -1,5 +1,5 @@
 // Which fields have an effect only where something else holds. No default is filled in where one has none
-// (core/config/defaults.h), and what the user has written there is refused.
+// (core/config/resolving/defaults.h), and what the user has written there is refused.
 #pragma once
 
 #include <functional>

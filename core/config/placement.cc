@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/config/checks/conditions.h"
-#include "core/config/run_config.h"
+#include "core/config/conditions.h"
+#include "core/config/services.h"
 
 namespace quartet {
 namespace {
@@ -139,6 +139,13 @@ absl::StatusOr<Places> FreePlaces(const std::string& service, const ServicePlace
 
 }  // namespace
 
+int PlacedGpus(const GpuPlacement& p, const ClusterConfig& cluster) {
+  const int64_t nodes = p.nodes().empty() ? cluster.num_nodes() : p.nodes_size();
+  const int64_t gpus = p.gpus().empty() ? cluster.num_gpus_per_node() : p.gpus_size();
+  return nodes > 0 && gpus > 0 && nodes * gpus <= kMaxRanks ? static_cast<int>(nodes * gpus) : 1;
+}
+
+// Those that depend on other fields, in the order of proto/run_config.proto.
 int RanksAskedFor(const ServicePlacement& s) {
   const int64_t ranks = int64_t{std::max(1, s.num_nodes())} * std::max(1, s.num_gpus_per_node());
   return ranks <= kMaxRanks ? static_cast<int>(ranks) : 1;

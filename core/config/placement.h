@@ -16,6 +16,9 @@ struct RankPlace {
   friend bool operator==(const RankPlace&, const RankPlace&) = default;
 };
 
+// GPUs that a placement gives its service; 1 where it cannot be told, which the checks then find.
+int PlacedGpus(const GpuPlacement& placement, const ClusterConfig& cluster);
+
 // Of a service with num_gpus_per_node or, on CPUs, num_nodes: its ranks.
 int RanksAskedFor(const ServicePlacement& service);
 

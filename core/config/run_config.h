@@ -45,10 +45,6 @@ using ValueOrigins = std::map<std::string, std::string>;
 // Checks that a resolved configuration has what `program` needs; INVALID_ARGUMENT names the field.
 absl::Status CheckFor(const RunConfig& config, Program program);
 
-// Where `service` (a known name) listens and how many ranks it has.
-const ServicePlacement& PlacementOf(const RunConfig& config, std::string_view service);
-ServicePlacement* MutablePlacementOf(RunConfig* config, std::string_view service);
-
 // Text format with every field, readable by LoadRunConfig.
 std::string PrintRunConfig(const RunConfig& config);
 

@@ -13,6 +13,22 @@ std::vector<std::string> PpoServices(const RunConfig& config) {
   return services;
 }
 
+ServicePlacement* MutablePlacementOf(RunConfig* config, std::string_view service) {
+  ServicesConfig* services = config->mutable_services();
+  if (service == "rollout") return services->mutable_rollout();
+  if (service == "policy_trainer") return services->mutable_policy_trainer();
+  if (service == "critic_trainer") return services->mutable_critic_trainer();
+  return services->mutable_scorer();
+}
+
+const ServicePlacement& PlacementOf(const RunConfig& config, std::string_view service) {
+  const ServicesConfig& services = config.services();
+  if (service == "rollout") return services.rollout();
+  if (service == "policy_trainer") return services.policy_trainer();
+  if (service == "critic_trainer") return services.critic_trainer();
+  return services.scorer();
+}
+
 const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view model) {
   return model == "critic" ? config.critic() : config.actor();
 }

@@ -20,6 +20,10 @@ inline const std::vector<std::string> kRewardModelServices = {"critic_trainer"};
 // Those of a PPO run: all, without a critic all but its trainer.
 std::vector<std::string> PpoServices(const RunConfig& config);
 
+// Where `service` (a known name) listens and how many ranks it has.
+const ServicePlacement& PlacementOf(const RunConfig& config, std::string_view service);
+ServicePlacement* MutablePlacementOf(RunConfig* config, std::string_view service);
+
 // The section of a trained model: "actor" or "critic".
 const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view model);
 

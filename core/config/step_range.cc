@@ -6,7 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/config/checks/conditions.h"
+#include "core/config/conditions.h"
 
 namespace quartet {
 

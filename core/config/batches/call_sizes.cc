@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/config/run_config.h"
 #include "core/config/services.h"
 
 namespace quartet {

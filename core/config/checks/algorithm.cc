@@ -7,7 +7,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/batches/updates.h"
 #include "core/config/checks/checks.h"
-#include "core/config/checks/conditions.h"
+#include "core/config/conditions.h"
 #include "core/config/services.h"
 #include "core/rl/options/estimators.h"
 #include "core/rl/options/policy_losses.h"

@@ -7,11 +7,10 @@
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
-#include "core/config/checks/conditions.h"
-#include "core/config/defaults.h"
+#include "core/config/conditions.h"
 #include "core/config/gpus.h"
 #include "core/config/placement.h"
-#include "core/config/run_config.h"
+#include "core/config/services.h"
 
 namespace quartet {
 namespace {

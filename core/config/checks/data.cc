@@ -9,7 +9,7 @@
 #include "core/answer_extraction/label.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
-#include "core/config/checks/conditions.h"
+#include "core/config/conditions.h"
 #include "core/config/eval_sets.h"
 #include "core/config/template_date.h"
 #include "core/data/json.h"

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
-#include "core/config/checks/conditions.h"
+#include "core/config/conditions.h"
 
 namespace quartet {
 namespace {

@@ -5,7 +5,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/checks/checks.h"
-#include "core/config/checks/conditions.h"
+#include "core/config/conditions.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
-#include "core/config/checks/conditions.h"
+#include "core/config/conditions.h"
 #include "core/rl/options/estimators.h"
 
 namespace quartet {

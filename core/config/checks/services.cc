@@ -1,3 +1,5 @@
+#include "core/config/services.h"
+
 #include <algorithm>
 #include <string>
 
@@ -6,8 +8,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/address.h"
 #include "core/config/checks/checks.h"
-#include "core/config/checks/conditions.h"
-#include "core/config/run_config.h"
+#include "core/config/conditions.h"
 
 namespace quartet {
 namespace {

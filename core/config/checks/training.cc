@@ -9,7 +9,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/batches/updates.h"
 #include "core/config/checks/checks.h"
-#include "core/config/checks/conditions.h"
+#include "core/config/conditions.h"
 #include "core/config/services.h"
 #include "core/config/step_range.h"
 #include "core/zero/optimizer/optimizer_options.h"

@@ -13,11 +13,11 @@
 #include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
 #include "core/config/alternatives.h"
-#include "core/config/defaults.h"
 #include "core/config/field_paths.h"
 #include "core/config/needs.h"
 #include "core/config/origins/presets.h"
 #include "core/config/recorded.h"
+#include "core/config/resolving/defaults.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 

@@ -12,10 +12,10 @@
 #include "core/base/status_macros.h"
 #include "core/config/alternatives.h"
 #include "core/config/checks/checks.h"
-#include "core/config/checks/conditions.h"
-#include "core/config/defaults.h"
+#include "core/config/conditions.h"
 #include "core/config/needs.h"
 #include "core/config/placement.h"
+#include "core/config/resolving/defaults.h"
 #include "core/config/services.h"
 #include "core/config/text/names_elsewhere.h"
 #include "core/config/text/text_format.h"
@@ -160,22 +160,6 @@ absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder,
   }
   ResolvePaths(base_folder, config);
   return absl::OkStatus();
-}
-
-ServicePlacement* MutablePlacementOf(RunConfig* config, std::string_view service) {
-  ServicesConfig* services = config->mutable_services();
-  if (service == "rollout") return services->mutable_rollout();
-  if (service == "policy_trainer") return services->mutable_policy_trainer();
-  if (service == "critic_trainer") return services->mutable_critic_trainer();
-  return services->mutable_scorer();
-}
-
-const ServicePlacement& PlacementOf(const RunConfig& config, std::string_view service) {
-  const ServicesConfig& services = config.services();
-  if (service == "rollout") return services.rollout();
-  if (service == "policy_trainer") return services.policy_trainer();
-  if (service == "critic_trainer") return services.critic_trainer();
-  return services.scorer();
 }
 
 std::string PrintRunConfig(const RunConfig& config) {

@@ -1,4 +1,4 @@
-#include "core/config/checks/conditions.h"
+#include "core/config/conditions.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

@@ -1,4 +1,4 @@
-#include "core/config/defaults.h"
+#include "core/config/resolving/defaults.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -15,10 +15,9 @@
 #include "core/config/batches/call_sizes.h"
 #include "core/config/batches/micro_batches.h"
 #include "core/config/batches/updates.h"
-#include "core/config/checks/conditions.h"
+#include "core/config/conditions.h"
 #include "core/config/eval_sets.h"
 #include "core/config/placement.h"
-#include "core/config/run_config.h"
 #include "core/config/services.h"
 #include "core/field_rules/field_rules.h"
 #include "core/rl/options/estimators.h"
@@ -167,13 +166,6 @@ void FillPlacement(ServicePlacement* p, absl::string_view listen, int64_t larges
 
 }  // namespace
 
-int PlacedGpus(const GpuPlacement& p, const ClusterConfig& cluster) {
-  const int64_t nodes = p.nodes().empty() ? cluster.num_nodes() : p.nodes_size();
-  const int64_t gpus = p.gpus().empty() ? cluster.num_gpus_per_node() : p.gpus_size();
-  return nodes > 0 && gpus > 0 && nodes * gpus <= kMaxRanks ? static_cast<int>(nodes * gpus) : 1;
-}
-
-// Those that depend on other fields, in the order of proto/run_config.proto.
 std::vector<const Need*> FillDefaults(Program program, RunConfig* c) {
   AddSections(c);
   FillRules(c);

@@ -14,7 +14,4 @@ namespace quartet {
 // changes nothing.
 std::vector<const Need*> FillDefaults(Program program, RunConfig* config);
 
-// GPUs that a placement gives its service; 1 where it cannot be told, which the checks then find.
-int PlacedGpus(const GpuPlacement& placement, const ClusterConfig& cluster);
-
 }  // namespace quartet
