@@ -12,7 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/base/status_macros.h"
-#include "core/config/defaults.h"
+#include "core/config/resolving/defaults.h"
 #include "core/config/text/text_format.h"
 
 namespace quartet {

@@ -6,10 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <filesystem>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -32,20 +29,6 @@ namespace quartet {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
-
-// One line. Bytes that are not UTF-8 (a model can generate those) become U+FFFD.
-std::string Line(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
-Json Number(double value) {
-  if (!std::isfinite(value)) return nullptr;
-  // Counts and versions read better without ".0".
-  if (std::abs(value) < 9e15 && value == std::floor(value)) return static_cast<int64_t>(value);
-  return value;
-}
-
-// Unix seconds, to the millisecond.
-double Now() { return static_cast<double>(absl::ToUnixMillis(absl::Now())) / 1000; }
 
 absl::Status RemoveCheckpoint(const fs::path& folder) {
   std::error_code error;
@@ -347,44 +330,13 @@ absl::Status RunFolder::KeepEvents(int64_t steps) {
 }
 
 absl::Status RunFolder::WriteMetrics(int64_t step, const Metrics& metrics) {
-  Json object;
-  object["step"] = step;
-  for (const auto& [name, value] : metrics.values()) object[name] = Number(value);
-  object["time/unix"] = Now();
-  QUARTET_RETURN_IF_ERROR(metrics_->Append(Line(object)));
+  QUARTET_RETURN_IF_ERROR(metrics_->Append(LineOf(step, metrics)));
   return tensorboard_->Write(step, absl::Now(), metrics);
-}
-
-double ShortestOfFp32(double number) {
-  const auto narrow = static_cast<float>(number);
-  if (narrow != number || !std::isfinite(number)) return number;
-  char digits[64];
-  const char* const end = std::to_chars(std::begin(digits), std::end(digits), narrow).ptr;
-  std::from_chars(std::begin(digits), end, number);
-  return number;
 }
 
 absl::Status RunFolder::WriteSamples(const std::vector<SampleRecord>& samples) {
   std::string lines;
-  for (const SampleRecord& sample : samples) {
-    Json object;
-    object["step"] = sample.step;
-    object["prompt"] = sample.prompt;
-    object["response"] = sample.response;
-    object["label"] = sample.label;
-    object["reward"] = sample.reward.has_value() ? Number(ShortestOfFp32(*sample.reward)) : Json(nullptr);
-    Json parts = Json::object();
-    for (const auto& [name, value] : sample.parts) parts[name] = Number(ShortestOfFp32(value));
-    object["parts"] = parts;
-    if (!sample.token_rewards.empty()) {
-      object["token_texts"] = sample.token_texts;
-      object["token_rewards"] = Json::array();
-      for (const float reward : sample.token_rewards) object["token_rewards"].push_back(Number(ShortestOfFp32(reward)));
-    }
-    object["kl"] = sample.kl.has_value() ? Number(*sample.kl) : Json(nullptr);
-    object["finish_reason"] = sample.finish_reason;
-    lines += Line(object);
-  }
+  for (const SampleRecord& sample : samples) lines += LineOf(sample);
   return samples_->Append(lines);
 }
 
@@ -394,17 +346,7 @@ absl::Status RunFolder::SyncRecords() {
 }
 
 absl::Status RunFolder::WriteEvaluation(const EvaluationRecord& record) {
-  Json object;
-  object["step"] = record.step;
-  object["model"] = record.model;
-  object["set"] = record.set;
-  object["data"] = record.data;
-  object["prompts"] = record.prompts;
-  object["n_samples_per_prompt"] = record.n_samples_per_prompt;
-  object["temperature"] = Number(record.temperature);
-  object["top_p"] = Number(record.top_p);
-  for (const auto& [name, value] : record.values.values()) object[name] = Number(value);
-  return AppendTo("evaluations.jsonl", Line(object));
+  return AppendTo("evaluations.jsonl", LineOf(record));
 }
 
 absl::Status RunFolder::AppendTo(const std::string& name, const std::string& line) {
@@ -417,35 +359,17 @@ absl::Status RunFolder::AppendTo(const std::string& name, const std::string& lin
 }
 
 absl::Status RunFolder::WriteState(const RunState& state) {
-  Json object;
-  object["program"] = state.program;
-  object["state"] = state.state;
-  object["why"] = state.why;
-  object["steps"] = state.steps;
-  object["services"] = state.services;
-  object["time"] = Now();
-  return AtomicWriteFile(path_ + "/state.json", Line(object));
+  return AtomicWriteFile(path_ + "/state.json", LineOf(state));
 }
 
 absl::Status RunFolder::WriteEvent(const std::string& kind, int64_t step, const std::string& from,
                                    const std::string& text) {
-  Json object;
-  object["time"] = Now();
-  object["step"] = step < 0 ? Json(nullptr) : Json(step);
-  object["kind"] = kind;
-  object["from"] = from;
-  object["text"] = text;
-  return AppendTo("events.jsonl", Line(object));
+  return AppendTo("events.jsonl", EventLine(kind, step, from, text));
 }
 
 absl::Status RunFolder::WriteHeldout(const std::vector<HeldoutRecord>& records) {
   std::string lines;
-  for (const HeldoutRecord& record : records) {
-    Json object;
-    object["prompt"] = record.prompt;
-    object["label"] = record.label;
-    lines += Line(object);
-  }
+  for (const HeldoutRecord& record : records) lines += LineOf(record);
   return ReplaceText("heldout.jsonl", lines);
 }
 

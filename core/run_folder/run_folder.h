@@ -27,7 +27,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -40,6 +39,7 @@
 #include "core/run_folder/append_file.h"
 #include "core/run_folder/checkpoint_record.h"
 #include "core/run_folder/metrics.h"
+#include "core/run_folder/records.h"  // IWYU pragma: export
 #include "core/run_folder/run_lock.h"
 #include "core/run_folder/tensorboard_writer.h"
 #include "proto/run_config.pb.h"
@@ -50,52 +50,6 @@ namespace quartet {
 // wrote neither.
 inline constexpr char kConfigBegin[] = "# Complete with the last line, \"# end\".\n";
 inline constexpr char kConfigEnd[] = "# end\n";
-
-// A number that fp32 holds as the double that is written by the fewest digits which are read back as the same of fp32:
-// 0.3, not 0.30000001192092896. Other numbers are as they are.
-double ShortestOfFp32(double number);
-
-// One line of samples.jsonl.
-struct SampleRecord {
-  int64_t step = 0;
-  std::string prompt;
-  std::string response;
-  std::string label;
-  std::optional<double> reward;  // absent where answers have none
-  std::map<std::string, float> parts;
-  // What of `reward` each token has, where sources say so, and the texts of these tokens; else both are empty.
-  std::vector<float> token_rewards;
-  std::vector<std::string> token_texts;
-  // Mean over the answer's tokens; absent without a reference model.
-  std::optional<double> kl;
-  std::string finish_reason;  // "stop" or "length"
-};
-
-// One line of evaluations.jsonl.
-struct EvaluationRecord {
-  int64_t step = 0;   // after which, from 0; -1: before training
-  std::string model;  // its name
-  std::string set, data;
-  int64_t prompts = 0;
-  int n_samples_per_prompt = 1;
-  double temperature = 0, top_p = 1;
-  Metrics values;
-};
-
-// What becomes of the run, in state.json.
-struct RunState {
-  std::string program;                          // "orchestrator", "sft", ...
-  std::string state;                            // "running", "finished", "stopped" (by its user) or "failed"
-  std::string why;                              // of the last two
-  int64_t steps = 0;                            // that it makes in all, as far as is known
-  std::map<std::string, std::string> services;  // host:port by name
-};
-
-// One line of heldout.jsonl.
-struct HeldoutRecord {
-  std::string prompt;
-  std::string label;
-};
 
 // The folder of a run, for this orchestrator alone while it lives. First Create or Open; then, once the services have
 // accepted the run, BeginAfter; then the rest. One thread. Errors name the file; RESOURCE_EXHAUSTED where the disk is
