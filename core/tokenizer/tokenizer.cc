@@ -20,13 +20,12 @@
 #include "core/tokenizer/jinja/jinja_template.h"
 #include "core/tokenizer/model.h"
 #include "core/tokenizer/pipeline/pipeline.h"
+#include "core/tokenizer/tokenizer_class.h"
 
 namespace quartet {
 namespace {
 
 using nlohmann::json;
-
-constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
 // Special tokens that tokenizer_config.json names by their part.
 constexpr const char* kSpecialNames[] = {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -126,55 +125,6 @@ absl::StatusOr<int32_t> ReadId(const json& value, const std::string& place) {
     return absl::InvalidArgumentError(absl::StrCat(place, ": ", value.dump(), " is not a token id"));
   }
   return value.get<int32_t>();
-}
-
-// What a class of transformers takes for a special token that tokenizer_config.json does not name; null for none.
-struct TokenizerClass {
-  std::string_view name;  // "Fast" may follow
-  const char* bos;
-  const char* eos;
-  const char* unk;
-  const char* pad;
-  // Set: the class puts a post-processor of its own, by add_bos_token (this is its default) and add_eos_token, in the
-  // place of the file's. The other classes pass over these.
-  std::optional<bool> add_bos_token;
-};
-constexpr TokenizerClass kTokenizerClasses[] = {
-    {"LlamaTokenizer", "<s>", "</s>", "<unk>", nullptr, true},
-    {"CodeLlamaTokenizer", "<s>", "</s>", "<unk>", nullptr, true},
-    {"GemmaTokenizer", "<bos>", "<eos>", "<unk>", "<pad>", true},
-    {"CohereTokenizer", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "<UNK>", nullptr, true},
-    {"GPTNeoXTokenizer", "<|endoftext|>", "<|endoftext|>", "<|endoftext|>", nullptr, false},
-    {"GPT2Tokenizer", "<|endoftext|>", "<|endoftext|>", "<|endoftext|>", nullptr, std::nullopt},
-    {"Qwen2Tokenizer", nullptr, "<|endoftext|>", "<|endoftext|>", "<|endoftext|>", std::nullopt},
-};
-// What AutoTokenizer takes by the model's type where no class is named.
-constexpr std::pair<std::string_view, std::string_view> kClassOfModel[] = {
-    {"llama", "LlamaTokenizer"}, {"mistral", "LlamaTokenizer"}, {"qwen2", "Qwen2Tokenizer"},
-    {"qwen3", "Qwen2Tokenizer"}, {"granite", "GPT2Tokenizer"},  {"olmo2", "GPTNeoXTokenizer"}};
-
-// The class by which transformers reads the folder, of those that matter.
-absl::StatusOr<TokenizerClass> FindTokenizerClass(const std::string& folder, const json& tokenizer_config) {
-  std::string name;
-  const auto take = [&](const json& value) {
-    if (name.empty() && value.is_string()) name = value.get<std::string>();
-  };
-  take(Field(tokenizer_config, "tokenizer_class"));
-  if (name.empty()) {
-    const auto model = ReadJsonFile(folder + "/config.json", kMaxConfigBytes);
-    if (!model.ok() && !absl::IsNotFound(model.status())) return model.status();
-    if (model.ok() && model->is_object()) {
-      take(Field(*model, "tokenizer_class"));
-      for (const auto& [type, its_class] : kClassOfModel) {
-        if (Field(*model, "model_type") == type) take(std::string(its_class));
-      }
-    }
-  }
-  if (name.ends_with("Fast")) name.erase(name.size() - 4);
-  for (const TokenizerClass& known : kTokenizerClasses) {
-    if (known.name == name) return known;
-  }
-  return TokenizerClass();
 }
 
 class HuggingFaceTokenizer : public Tokenizer {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "core/config/recorded.h"
+#include "core/config/resolving/recorded.h"
 #include "proto/field_rule.pb.h"
 #include "proto/run_config.pb.h"
 

@@ -18,7 +18,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/time_left.h"
 #include "core/checkpoint/run_checkpoints.h"
-#include "core/config/recorded.h"
+#include "core/config/resolving/recorded.h"
 #include "core/config/run_config.h"
 #include "core/errors/exceptions.h"
 #include "core/run_folder/file_tail.h"

@@ -16,8 +16,8 @@
 #include "core/config/field_paths.h"
 #include "core/config/needs.h"
 #include "core/config/origins/presets.h"
-#include "core/config/recorded.h"
 #include "core/config/resolving/defaults.h"
+#include "core/config/resolving/recorded.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 

@@ -51,7 +51,8 @@ absl::Status CheckSaysRunDir(const ValueOrigins& origins);
 // services listen, where `engine` ("Slurm", "Ray") chooses them: it would have no effect.
 absl::Status CheckHostsAreChosen(const std::string& engine, bool chooses_ports, const ValueOrigins& origins);
 
-// PrintRunConfig with a comment behind each value: where it is from, or that it is a default (core/config/recorded.h).
+// PrintRunConfig with a comment behind each value: where it is from, or that it is a default
+// (core/config/resolving/recorded.h).
 std::string PrintRunConfig(const RunConfig& config, const ValueOrigins& origins);
 
 }  // namespace quartet

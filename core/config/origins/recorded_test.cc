@@ -1,4 +1,4 @@
-#include "core/config/recorded.h"
+#include "core/config/resolving/recorded.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/config/recorded.h"
+#include "core/config/resolving/recorded.h"
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/text_format.h>
