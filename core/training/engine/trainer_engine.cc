@@ -1,14 +1,21 @@
 #include "core/training/engine/trainer_engine.h"
 
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/fail_point.h"
 #include "core/base/status_macros.h"
+#include "core/comm/agreed_error.h"
+#include "core/comm/agreement.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/memory/ledger.h"
 #include "core/model/lora_options.h"
 #include "core/rank/rank_info.h"
 #include "core/rank/rank_setup.h"
-#include "core/training/engine/model_save.h"
 #include "core/training/engine/update.h"
 #include "core/zero/state/training_state.h"
 #include "core/zero/trainable_model.h"
@@ -37,6 +44,51 @@ TrainableModelOptions TrainerOptions(const TrainerConfig& config, HeadKind head,
   options.no_sync = config.no_sync();
   options.ema_decay = config.ema_decay();
   return options;
+}
+
+// Writes the Hugging Face folder, where an average of the weights is kept another with "_ema" behind its name, and
+// where call.state_folder() is set the training state; all or nothing.
+// Collective. An error of one rank is every rank's and leaves them in step; so does the fail point `fail_point`, which
+// is passed first.
+absl::Status SaveModel(TrainableModel& model, const SaveCall& call, const std::string& fail_point,
+                       SaveSummary* summary) {
+  return CatchExceptions(absl::StrCat("saving ", call.folder()), model.model().ledger(), [&]() -> absl::Status {
+    ProcessGroup& ranks = model.model().process_group();
+    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(ranks, FailPoint(fail_point), model.model().options().device));
+    // What has been written, which goes again where a later part fails.
+    std::vector<std::string> written;
+    const auto keep = [&](const absl::Status& status, const std::string& folder) -> absl::Status {
+      if (status.ok()) {
+        written.push_back(folder);
+        return status;
+      }
+      std::error_code ignored;  // the save has failed anyway
+      for (const std::string& done : written) {
+        if (ranks.rank() == 0) std::filesystem::remove_all(done, ignored);
+      }
+      if (IsAgreed(status)) ranks.Barrier();
+      return status;
+    };
+    SavedState state;
+    if (!call.state_folder().empty()) {
+      auto saved = SaveTrainingState(model, call.state_folder());
+      QUARTET_RETURN_IF_ERROR(keep(saved.status(), call.state_folder()));
+      state = *saved;
+    }
+    int64_t bytes = state.bytes;
+    const absl::StatusOr<int64_t> weights = model.Save(call.folder());
+    QUARTET_RETURN_IF_ERROR(keep(weights.status(), call.folder()));
+    bytes += *weights;
+    if (model.keeps_average()) {
+      const std::string folder = call.folder() + "_ema";
+      const absl::StatusOr<int64_t> average = model.SaveAverage(folder);
+      QUARTET_RETURN_IF_ERROR(keep(average.status(), folder));
+      bytes += *average;
+    }
+    summary->set_bytes(bytes);
+    summary->set_state_hash(state.manifest_hash);
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace
