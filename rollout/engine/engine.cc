@@ -9,7 +9,6 @@
 #include <exception>
 #include <functional>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -29,7 +28,6 @@
 #include "core/memory/accounted_tensor.h"
 #include "core/memory/block_cache.h"
 #include "core/memory/catch_exceptions.h"
-#include "core/model/position_check.h"
 #include "core/rank/rank_setup.h"
 #include "core/zero/sharded_model.h"
 #include "rollout/engine/budget_measurement.h"
@@ -39,6 +37,7 @@
 #include "rollout/engine/engine_options.h"
 #include "rollout/engine/forward_pass.h"
 #include "rollout/engine/graphs/graph_recorder.h"
+#include "rollout/engine/loaded_model.h"
 #include "rollout/engine/rate_meter.h"
 #include "rollout/engine/row_sampling.h"
 #include "rollout/engine/running_call.h"
@@ -468,63 +467,6 @@ class Engine : public RolloutEngine {
   EngineStats stats_;  // guarded by stats_mutex_
 };
 
-absl::StatusOr<std::unique_ptr<RolloutEngine>> LoadEngine(const RolloutConfig& options, const RankContext& context,
-                                                          Ledger* ledger, const Tokenizer* tokenizer,
-                                                          const PlannedDevice& planned,
-                                                          const std::optional<LoraOptions>& lora) {
-  QUARTET_RETURN_IF_ERROR(CheckOptions(options, context));
-  QUARTET_ASSIGN_OR_RETURN(const at::Device device, EnterDeviceOf(context));
-  QUARTET_ASSIGN_OR_RETURN(EngineGroups groups, MakeEngineGroups(options, context));
-  ShardedModelOptions model_options;
-  model_options.head = HeadKind::kVocabulary;
-  model_options.zero_stage = options.zero_stage();
-  model_options.compute_dtype = options.dtype() == "fp32" ? at::kFloat : at::kBFloat16;
-  model_options.device = device;
-  model_options.lora = lora;
-  model_options.vocabulary = tokenizer == nullptr ? 0 : tokenizer->vocab_size();
-  if (options.tensor_parallel_size() > 1) {
-    model_options.tensor_parallel = {context.rank % options.tensor_parallel_size(), options.tensor_parallel_size()};
-  }
-  std::unique_ptr<ShardedModel> model;
-  const auto load = [&]() -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(model, ShardedModel::Load(options.pretrain(), model_options, groups.of_model(), ledger));
-    return absl::OkStatus();
-  };
-  if (groups.alone != nullptr) {
-    // A share meets nobody while it is loaded.
-    QUARTET_RETURN_IF_ERROR(AgreeOnStatus(
-        *groups.all, WithoutDeadline(*groups.all, model_options.device, "loading " + options.pretrain(), load),
-        model_options.device));
-  } else {
-    QUARTET_RETURN_IF_ERROR(load());
-  }
-  const ModelConfig& config = model->config();
-  if (model_options.vocabulary > config.vocab_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the tokenizer has ", model_options.vocabulary, " token ids, but vocab_size in ",
-                     options.pretrain(), "/config.json is ", config.vocab_size, "; allowed: at least as many"));
-  }
-  const int64_t vocabulary = model_options.vocabulary > 0 ? model_options.vocabulary : config.vocab_size;
-  RolloutConfig with_length = options;
-  if (options.max_model_len() == 0) {
-    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-    with_length.set_max_model_len(
-        static_cast<int32_t>(std::min({config.max_position_embeddings, config.sliding_window.value_or(kMost), kMost})));
-  }
-  QUARTET_RETURN_IF_ERROR(
-      CheckLengthInPositions(config, options.pretrain(), "rollout.max_model_len", options.max_model_len()));
-  for (const int32_t id : options.stop_token_ids()) {
-    if (id < 0 || id >= vocabulary) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rollout.stop_token_ids holds ", id, "; allowed: 0 to ", vocabulary - 1));
-    }
-  }
-  auto engine = std::make_unique<Engine>(with_length, /*fits_length=*/options.max_model_len() == 0, tokenizer, planned,
-                                         ledger, std::move(groups), std::move(model));
-  QUARTET_RETURN_IF_ERROR(engine->MakeCache());
-  return engine;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RolloutEngine>> RolloutEngine::Load(const RolloutConfig& options,
@@ -535,7 +477,11 @@ absl::StatusOr<std::unique_ptr<RolloutEngine>> RolloutEngine::Load(const Rollout
   try {
     RolloutConfig filled = options;
     FillRules(&filled);
-    return LoadEngine(filled, context, ledger, tokenizer, planned, lora);
+    QUARTET_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(filled, context, ledger, tokenizer, lora));
+    auto engine = std::make_unique<Engine>(loaded.options, /*fits_length=*/filled.max_model_len() == 0, tokenizer,
+                                           planned, ledger, std::move(loaded.groups), std::move(loaded.model));
+    QUARTET_RETURN_IF_ERROR(engine->MakeCache());
+    return engine;
   } catch (const std::exception& error) {
     return StatusOf(error, "loading the rollout's model", *ledger);
   }
