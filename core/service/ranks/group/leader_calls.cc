@@ -120,11 +120,9 @@ absl::Status LeaderCalls::AwaitTurn(const Call& call, Lock& lock) {
                    first.begun ? absl::StrCat(" runs on ", Unanswered(first)) : " has not begun either"));
 }
 
-// Asks the ranks that have been silent for longer than `silence`, and waits until each answers or its lane ends. Those
-// that do neither by `until`.
-template <typename Condition>
-std::vector<int> LeaderCalls::AskSilent(Lock& lock, absl::Duration silence, const Deadline& until, Condition given_up) {
-  const auto since = Deadline::Clock::now() - absl::ToChronoNanoseconds(silence);
+// Asks the ranks that have been silent for a part of a beat, and waits until each answers or its lane ends.
+absl::Status LeaderCalls::AwaitRanks(const Call& call, Lock& lock) {
+  const auto since = Deadline::Clock::now() - absl::ToChronoNanoseconds(beat_ / kSilencePart);
   const auto silent = [&] {
     std::vector<int> ranks;
     for (int rank = 1; rank < ranks_; ++rank) {
@@ -135,24 +133,14 @@ std::vector<int> LeaderCalls::AskSilent(Lock& lock, absl::Duration silence, cons
   RankMessage message;
   message.set_ask(true);
   for (const int rank : silent()) send_(rank, message);
-  WaitWhileRunning(changed_, lock, until, [&] { return silent().empty() || given_up(); });
-  return silent();
-}
-
-absl::Status LeaderCalls::AwaitRanks(const Call& call, Lock& lock) {
   const Deadline until = std::min(call.deadline, Deadline::In(kAnswerBeats * beat_));
-  const std::vector<int> silent = AskSilent(lock, beat_ / kSilencePart, until, [&] { return !CheckOpen(call).ok(); });
+  WaitWhileRunning(changed_, lock, until, [&] { return silent().empty() || !CheckOpen(call).ok(); });
   QUARTET_RETURN_IF_ERROR(CheckOpen(call));
-  if (silent.empty()) return absl::OkStatus();
+  if (silent().empty()) return absl::OkStatus();
   return absl::DeadlineExceededError(
-      until < call.deadline ? absl::StrCat(call.name, ": ", NamesOf(silent), " has not answered for ",
+      until < call.deadline ? absl::StrCat(call.name, ": ", NamesOf(silent()), " has not answered for ",
                                            absl::FormatDuration(kAnswerBeats * beat_), ": stopped, or its host is gone")
-                            : absl::StrCat(call.name, ": not all ranks were ready in time: ", NamesOf(silent)));
-}
-
-void LeaderCalls::AwaitHearing(const Deadline& until) {
-  Lock lock(mutex_);
-  AskSilent(lock, absl::ZeroDuration(), until, [] { return false; });
+                            : absl::StrCat(call.name, ": not all ranks were ready in time: ", NamesOf(silent())));
 }
 
 // Begins on this rank, which sends the others their parts, once its executor thread comes to it.

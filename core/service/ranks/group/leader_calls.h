@@ -44,9 +44,6 @@ class LeaderCalls {
   // All do, whatever their handlers do.
   void End(const absl::Status& status);
 
-  // Until every rank has heard what it has been sent, or its lane has ended.
-  void AwaitHearing(const Deadline& until);
-
  private:
   struct Call;
   using Lock = std::unique_lock<std::mutex>;
@@ -56,8 +53,6 @@ class LeaderCalls {
   absl::Status AwaitRanks(const Call& call, Lock& lock);
   absl::Status AwaitBegin(const std::shared_ptr<Call>& call, Lock& lock);
   void AwaitEnd(Call& call, Lock& lock);
-  template <typename Condition>
-  std::vector<int> AskSilent(Lock& lock, absl::Duration silence, const Deadline& until, Condition given_up);
   bool Begin(const std::shared_ptr<Call>& call);
   void Take(Call& call, int rank, absl::StatusOr<RankOutput> output);
   std::string NamesOf(const std::vector<int>& ranks) const;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -172,8 +173,14 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   void CloseLanes(const Deadline& until) override {
     Announce("it is not used any more", /*broken=*/false);
-    if (is_leader()) calls_.AwaitHearing(until);
     std::unique_lock lock(mutex_);
+    if (is_leader()) {
+      // Who answers this has read what went before it.
+      SayToAll(ask_);
+      WaitWhileRunning(changed_, lock, until, [this] {
+        return absl::c_none_of(lanes_, [](const LaneEnd& lane) { return lane.unanswered > 0; });
+      });
+    }
     if (follower_ != nullptr && lanes_[0].cancel) {
       Say(0, RankMessage());  // its last: the leader ends the lane then
       changed_.wait_until(lock, until.time(), [this] { return !lanes_[0].cancel; });
@@ -203,6 +210,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   struct LaneEnd {
     std::shared_ptr<Outbox> outbox;
     std::function<void(const absl::Status&)> cancel;
+    int unanswered = 0;  // of what the leader has asked
   };
   // A follower's, for as long as this rank is there.
   struct FollowerEnd {
@@ -251,7 +259,9 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   // Under the lock, as what follows. Waits for nobody.
   void Say(int rank, RankMessage message) {
-    if (lanes_[rank].outbox != nullptr) lanes_[rank].outbox->Put(std::move(message));
+    if (lanes_[rank].outbox == nullptr) return;
+    if (message.has_ask()) ++lanes_[rank].unanswered;
+    lanes_[rank].outbox->Put(std::move(message));
   }
   void SayToAll(const RankMessage& message) {
     for (int r = 0; r < world_size(); ++r) Say(r, message);
@@ -308,8 +318,6 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   // Sees which ranks say nothing any more, and on the leader asks them to.
   void Watch() {
-    RankMessage ask;
-    ask.set_ask(true);
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, absl::ToChronoNanoseconds(beat_), [this] { return leaving_; })) {
       silence_.Beat();
@@ -318,7 +326,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
         if (silence_.IsTooLong(r)) {
           GiveUp(r);
         } else if (is_leader()) {
-          Say(r, ask);
+          Say(r, ask_);
         }
       }
       for (auto& [call, beats] : without_join_) {
@@ -372,6 +380,10 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     if (message->has_ask()) {
       message->set_here(true);
       return Say(from, std::move(*message));
+    }
+    if (message->has_here()) {
+      --lanes_[from].unanswered;
+      changed_.notify_all();
     }
     if (message->has_welcome() && !is_leader() && message->welcome().endpoints_size() == world_size()) {
       joined_.assign(message->welcome().endpoints().begin(), message->welcome().endpoints().end());
@@ -462,6 +474,11 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   const RankContext& context_;
   const Callbacks callbacks_;
   const absl::Duration beat_;
+  const RankMessage ask_ = [] {
+    RankMessage ask;
+    ask.set_ask(true);
+    return ask;
+  }();
   Events events_;  // constant after Start
 
   OwnRank own_;
