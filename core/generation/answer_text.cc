@@ -12,6 +12,10 @@ int64_t CountCharacters(std::string_view text) {
 std::string AnswerText::Read(int32_t token) {
   ++tokens_;
   if (stop_string_ != nullptr || options_->silent.contains(token)) return "";
+  if (const auto mark = options_->marks.find(token); mark != options_->marks.end()) {
+    marks_.emplace_back(held_.size(), &mark->second);
+    return held_.empty() ? Give(0) : "";
+  }
   std::string piece = reader_.Read(token);
   characters_ += CountCharacters(piece);
   if (options_->stop == nullptr) return piece;
@@ -21,18 +25,29 @@ std::string AnswerText::Read(int32_t token) {
     const std::string* found = options_->stop->EndingAt(state_);
     if (found == nullptr || tokens_ <= options_->min_tokens) continue;
     stop_string_ = found;
-    if (!options_->includes_stop) held_.resize(held_.size() - found->size());
-    return std::exchange(held_, "");
+    return Give(held_.size() - (options_->includes_stop ? 0 : found->size()));
   }
-  const int64_t kept = options_->includes_stop ? 0 : options_->stop->Begun(state_);
-  std::string text = held_.substr(0, held_.size() - kept);
-  held_.erase(0, text.size());
+  return Give(held_.size() - (options_->includes_stop ? 0 : options_->stop->Begun(state_)));
+}
+
+std::string AnswerText::Give(size_t bytes) {
+  std::string text;
+  size_t begin = 0;
+  auto mark = marks_.begin();
+  for (; mark != marks_.end() && mark->first <= bytes; ++mark) {
+    text.append(held_, begin, mark->first - begin).append(*mark->second);
+    begin = mark->first;
+  }
+  text.append(held_, begin, bytes - begin);
+  held_.erase(0, bytes);
+  marks_.erase(marks_.begin(), mark);
+  for (auto& [behind, name] : marks_) behind -= bytes;
   return text;
 }
 
 std::string AnswerText::Finish() {
   if (stop_string_ != nullptr) return "";
-  return std::exchange(held_, "") + reader_.Finish();
+  return Give(held_.size()) + reader_.Finish();
 }
 
 }  // namespace quartet

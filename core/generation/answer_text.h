@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "core/generation/stop_strings.h"
@@ -23,6 +26,8 @@ struct AnswerTextOptions {
   int64_t min_tokens = 0;
   bool includes_stop = false;  // the text has the stop string that ends it
   std::set<int32_t> silent;    // tokens that have no text
+  // Special tokens that are told by these names, where they stand in the text. For stop strings they are not there.
+  std::map<int32_t, std::string> marks;
 };
 
 // What Read and Finish give, end to end, is the answer's text. It ends with the stop string that is complete first (of
@@ -38,7 +43,7 @@ class AnswerText {
   std::string Read(int32_t token);
   // That has ended the text; or null.
   const std::string* stop_string() const { return stop_string_; }
-  // Characters of all that has been read, given or not.
+  // Characters of all that has been read, given or not, without marks.
   int64_t characters() const { return characters_; }
   // The rest.
   std::string Finish();
@@ -48,7 +53,11 @@ class AnswerText {
   const std::shared_ptr<const AnswerTextOptions> options_;
   int64_t tokens_ = 0;
   int64_t characters_ = 0;
-  std::string held_;  // not given yet
+  // The first `bytes` of what is held, with the marks in it.
+  std::string Give(size_t bytes);
+
+  std::string held_;                                          // not given yet
+  std::vector<std::pair<size_t, const std::string*>> marks_;  // behind so many bytes of it
   StopStrings::State state_ = StopStrings::kStart;
   const std::string* stop_string_ = nullptr;
 };

@@ -51,6 +51,18 @@ TEST(AnswerText, HasTheSpaceOfAWordBehindSpecialTokens) {
   EXPECT_EQ(Given(Words(), {0, 2}), (Strings{"", "cat", ""}));
 }
 
+TEST(AnswerText, HasTheNamesOfMarksWhereTheyStand) {
+  AnswerTextOptions marked = EndedBy({"cat!", "sat"});
+  marked.marks = {{0, "[MARK]"}};
+  // What is held back comes before the mark behind it.
+  EXPECT_EQ(Given(Words(), {1, 0, 2, 0, 1}, marked), (Strings{"the", "[MARK]", " ", "", "cat[MARK] the", ""}));
+  EXPECT_EQ(Given(Words(), {0, 4, 0}, marked), (Strings{"[MARK]", "", "", "sa[MARK]"}));
+  // Stop strings are found as if there were none; what stands behind their beginning is cut with them.
+  EXPECT_EQ(Given(Words(), {1, 0, 4, 0, 5}, marked), (Strings{"the", "[MARK]", "", "", "", ""}));
+  marked.silent = {0};
+  EXPECT_EQ(Given(Words(), {1, 0, 2}, marked), (Strings{"the", "", " ", "cat"}));
+}
+
 TEST(AnswerText, CountsTheCharactersItHasRead) {
   AnswerTextOptions options = EndedBy({"t!"});
   options.silent = {8};

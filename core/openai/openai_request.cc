@@ -1,15 +1,12 @@
 #include "core/openai/openai_request.h"
 
 #include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
@@ -17,6 +14,7 @@
 #include "core/errors/shown.h"
 #include "core/generation/sampling_params.h"
 #include "core/openai/api_error.h"
+#include "core/openai/parameters.h"
 
 namespace quartet {
 namespace {
@@ -24,96 +22,9 @@ namespace {
 using Json = nlohmann::ordered_json;  // what templates write keeps its order
 
 constexpr int64_t kDefaultCompletionTokens = 16;  // OpenAI's; a chat's answer may fill the context
-
-// A value in an error message.
-absl::Status Refused(absl::string_view name, const Json& value, absl::string_view allowed) {
-  return ParameterError(name, absl::StrCat("is ", CutJson(value), "; allowed: ", allowed));
-}
-
-// The parameters of a request. A null is a parameter that is not there.
-class Parameters {
- public:
-  // Errors have `place` before the names.
-  explicit Parameters(const Json& object, std::string place = "") : object_(object), place_(std::move(place)) {}
-
-  // Null where it is absent.
-  const Json* Find(const std::string& name) {
-    offered_.insert(name);
-    return Look(name);
-  }
-
-  // These leave `value` as it is where the parameter is absent.
-  absl::Status Read(const std::string& name, bool* value) {
-    const Json* found = Find(name);
-    if (found == nullptr) return absl::OkStatus();
-    if (!found->is_boolean()) return Refuse(name, *found, "true or false");
-    *value = found->get<bool>();
-    return absl::OkStatus();
-  }
-  absl::Status Read(const std::string& name, std::optional<float>* value) {
-    const Json* found = Find(name);
-    if (found == nullptr) return absl::OkStatus();
-    if (!found->is_number()) return Refuse(name, *found, "a number");
-    *value = found->get<float>();
-    return absl::OkStatus();
-  }
-  absl::Status Read(const std::string& name, std::optional<int32_t>* value) {
-    const Json* found = Find(name);
-    if (found == nullptr) return absl::OkStatus();
-    int32_t number = 0;
-    if (!ToInt32(*found, &number)) return Refuse(name, *found, "a whole number of 32 bits");
-    *value = number;
-    return absl::OkStatus();
-  }
-
-  // A parameter that is not supported: only values that mean the same as none.
-  absl::Status OnlyNeutral(const std::string& name, const std::vector<Json>& neutral) {
-    tolerated_.insert(name);
-    const Json* found = Look(name);
-    if (found == nullptr) return absl::OkStatus();
-    std::vector<std::string> allowed = {"null"};
-    for (const Json& value : neutral) {
-      if (*found == value) return absl::OkStatus();
-      allowed.push_back(value.dump());
-    }
-    return Refuse(name, *found, absl::StrCat(absl::StrJoin(allowed, ", "), " (others are not supported)"));
-  }
-  absl::Status Refuse(const std::string& name, const Json& value, absl::string_view allowed) const {
-    return Refused(place_ + name, value, allowed);
-  }
-  // A parameter without influence on the answer.
-  void Ignore(const std::string& name) { tolerated_.insert(name); }
-
-  // That every parameter has been named in one of these ways. The error tells those that have an effect.
-  absl::Status CheckAllKnown() const {
-    for (const auto& [name, value] : object_.items()) {
-      if (!offered_.contains(name) && !tolerated_.contains(name) && !value.is_null()) {
-        return ParameterError(place_ + name, absl::StrCat("is not a parameter that is known here; allowed: ",
-                                                          absl::StrJoin(offered_, ", ")));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  static bool ToInt32(const Json& value, int32_t* number) {
-    if (!value.is_number_integer()) return false;
-    if (value.is_number_unsigned() && value.get<uint64_t>() > std::numeric_limits<int32_t>::max()) return false;
-    const auto wide = value.get<int64_t>();
-    if (wide < std::numeric_limits<int32_t>::min() || wide > std::numeric_limits<int32_t>::max()) return false;
-    *number = static_cast<int32_t>(wide);
-    return true;
-  }
-
- private:
-  const Json* Look(const std::string& name) const {
-    const auto found = object_.find(name);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  const Json& object_;
-  const std::string place_;
-  std::set<std::string> offered_, tolerated_;
-};
+// Why what an answer has to be cannot be asked for.
+constexpr char kDrawnFreely[] =
+    "answers are drawn freely: trainers cannot compute the probabilities of what is drawn under a grammar";
 
 bool IsIdList(const Json& value) { return value.is_array() && !value.empty() && value[0].is_number(); }
 
@@ -310,7 +221,6 @@ class Reader {
 
   // What the interface has and this server has not, as long as it asks for nothing.
   absl::Status CheckUnsupported() {
-    const Json text_format = {{"type", "text"}};
     std::vector<std::pair<std::string, std::vector<Json>>> only = {
         {"use_beam_search", {false}},
         {"length_penalty", {1}},
@@ -323,12 +233,9 @@ class Reader {
         {"priority", {0}},
         {"return_tokens_as_token_ids", {false}},
         {"return_token_ids", {false}},
-        {"response_format", {text_format}},
     };
     if (request_.chat) {
       only.insert(only.end(), {{"echo", {false}},
-                               {"tools", {Json::array()}},
-                               {"tool_choice", {"none"}},
                                {"functions", {Json::array()}},
                                {"function_call", {"none"}},
                                {"modalities", {Json::array({"text"})}},
@@ -349,8 +256,7 @@ class Reader {
                              "prompt_cache_retention", "request_id"}) {
       parameters_.Ignore(name);
     }
-    if (request_.chat) parameters_.Ignore("parallel_tool_calls");
-    return absl::OkStatus();
+    return parameters_.OnlyNeutral("response_format", {Json{{"type", "text"}}}, kDrawnFreely);
   }
 
   void AddPrompt(const std::vector<int32_t>& ids) {
@@ -413,25 +319,69 @@ class Reader {
       QUARTET_ASSIGN_OR_RETURN(conversation.emplace_back(),
                                ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]")));
     }
-    nlohmann::ordered_json kwargs = nlohmann::ordered_json::object();
+    QUARTET_ASSIGN_OR_RETURN(const std::string text, Write(conversation));
+    request_.form.thoughts = MessageForm::WritesThoughts(model_.tokenizer->chat_template());
+    request_.form.in_thought = request_.form.thoughts && MessageForm::BeginsThought(text);
+    return AddText("messages", text, add_special_tokens);
+  }
+
+  // What the template makes of the messages, the tools and its own values.
+  absl::StatusOr<std::string> Write(const std::vector<ChatMessage>& conversation) {
+    Json kwargs = Json::object();
     if (const Json* given = parameters_.Find("chat_template_kwargs")) {
       if (!given->is_object()) return Refused("chat_template_kwargs", *given, "an object");
       kwargs = *given;
     }
-    const absl::StatusOr<std::string> text =
-        model_.tokenizer->ApplyChatTemplate(conversation, /*add_generation_prompt=*/true, kwargs);
+    QUARTET_ASSIGN_OR_RETURN(const Json* tools, ReadTools());
+    const auto write = [&](const Json& values) {
+      return model_.tokenizer->ApplyChatTemplate(conversation, /*add_generation_prompt=*/true, values);
+    };
+    Json all = kwargs;
+    if (tools != nullptr) {
+      if (kwargs.contains("tools")) {
+        return ParameterError("tools", "is set, and chat_template_kwargs has tools, too; allowed: one of them");
+      }
+      all["tools"] = *tools;
+    }
+    const absl::StatusOr<std::string> text = write(all);
+    if (text.ok()) return text;
     if (absl::IsFailedPrecondition(text.status())) {
       return ParameterError("messages", "cannot be written: the model has no chat template");
     }
-    if (!text.ok() && !kwargs.empty() &&
-        model_.tokenizer->ApplyChatTemplate(conversation, /*add_generation_prompt=*/true).ok()) {
-      return ParameterError("chat_template_kwargs",
-                            absl::StrCat("cannot be used: ", WithoutFolder(text.status().message())));
+    const std::string why = WithoutFolder(text.status().message());
+    if (tools != nullptr && write(kwargs).ok()) return ParameterError("tools", absl::StrCat("cannot be used: ", why));
+    if (!kwargs.empty() && write(Json::object()).ok()) {
+      return ParameterError("chat_template_kwargs", absl::StrCat("cannot be used: ", why));
     }
-    if (!text.ok()) {
-      return ParameterError("messages", absl::StrCat("cannot be written: ", WithoutFolder(text.status().message())));
+    return ParameterError("messages", absl::StrCat("cannot be written: ", why));
+  }
+
+  // Null: there are none. Whether calls are read follows from the choice and the template.
+  absl::StatusOr<const Json*> ReadTools() {
+    const Json* tools = parameters_.Find("tools");
+    constexpr char kTools[] = R"(a list of {"type": "function", "function": {"name": ..., "parameters": ...}})";
+    if (tools != nullptr && !tools->is_array()) return Refused("tools", *tools, kTools);
+    for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
+      const Json& tool = (*tools)[i];
+      const Json function = tool.is_object() ? tool.value("function", Json()) : Json();
+      if (!function.is_object() || !function.value("name", Json()).is_string() ||
+          tool.value("type", Json("function")) != "function") {
+        return Refused(absl::StrCat("tools[", i, "]"), tool, kTools);
+      }
     }
-    return AddText("messages", *text, add_special_tokens);
+    if (tools != nullptr && tools->empty()) tools = nullptr;
+    bool reads_calls = tools != nullptr;
+    if (const Json* choice = parameters_.Find("tool_choice")) {
+      if (*choice != "auto" && *choice != "none") {
+        return Refused("tool_choice", *choice, absl::StrCat(R"("auto", "none" ()", kDrawnFreely, ")"));
+      }
+      reads_calls = reads_calls && *choice == "auto";
+    }
+    parameters_.Ignore("parallel_tool_calls");
+    if (!reads_calls) return tools;
+    QUARTET_RETURN_IF_ERROR(parameters_.OnlyNeutral("parallel_tool_calls", {true}, kDrawnFreely));
+    request_.form.calls = CallFormatOf(model_.tokenizer->chat_template());
+    return tools;
   }
 
   static absl::StatusOr<ChatMessage> ReadMessage(const Json& given, const std::string& place) {

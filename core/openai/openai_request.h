@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/openai/message_reader.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
 
@@ -33,6 +34,7 @@ struct OpenAiRequest {
   std::vector<Prompt> prompts;  // their index is their place
   bool logprobs = false;        // each token's log-probability is told
   bool includes_stop = false;   // the text has the stop string or token that ends it
+  MessageForm form;             // of a chat's answers
   // Texts that are told before the answers; by prompt, or none.
   std::vector<std::string> echoes;
   bool stream = false;

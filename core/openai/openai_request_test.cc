@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/openai/api_error.h"
+#include "core/openai/testing/chat_models.h"
 #include "core/openai/testing/openai_requests.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -169,6 +170,65 @@ TEST(OpenAiRequest, PutsMessagesThroughTheTemplate) {
   EXPECT_EQ(unread.at("param"), "chat_template_kwargs");
   EXPECT_THAT(unread.at("message").get<std::string>(),
               HasSubstr("chat_template_kwargs cannot be used: chat.jinja does not read \"unread\""));
+}
+
+TEST(OpenAiRequest, GivesToolsToTheTemplateAndReadsCallsWhereTheModelMayMakeThem) {
+  const auto qwen = LoadChatModel("qwen");
+  const ServedModel model = ServedChatModel(*qwen);
+  const json tool = {{"type", "function"}, {"function", {{"name", "f"}, {"parameters", {{"type", "object"}}}}}};
+  const auto read = [&](const json& more, const ServedModel& by) {
+    json body = {{"messages", json::array({{{"role", "user"}, {"content", "hi"}}})}};
+    body.update(more);
+    return ReadOpenAiRequest(/*chat=*/true, body.dump(), by, kSeed);
+  };
+  const auto text = [&](const json& more) { return qwen->Decode(Ids(read(more, model).value().prompts[0]), false); };
+  const json tools = json::array({tool});
+  EXPECT_EQ(read({{"tools", tools}}, model)->form.calls->name, "hermes");
+  EXPECT_EQ(read({{"tools", tools}, {"tool_choice", "auto"}}, model)->form.calls->name, "hermes");
+  EXPECT_EQ(read({{"tools", tools}, {"tool_choice", "none"}}, model)->form.calls, nullptr);
+  EXPECT_EQ(read({{"tools", json::array()}, {"tool_choice", "auto"}}, model)->form.calls, nullptr);
+  EXPECT_THAT(text({{"tools", tools}}), HasSubstr(qwen->ApplyChatTemplate({}, false, {{"tools", tools}}).value()));
+  EXPECT_EQ(text({{"tools", tools}, {"tool_choice", "none"}}), text({{"tools", tools}}));
+  EXPECT_EQ(text({{"tools", json::array()}}), text(json::object()));
+  // What the template knows of thoughts.
+  EXPECT_TRUE(read(json::object(), model)->form.thoughts);
+  EXPECT_FALSE(read(json::object(), model)->form.in_thought);
+  EXPECT_TRUE(read({{"chat_template_kwargs", {{"enable_thinking", true}}}}, model)->form.in_thought);
+  EXPECT_FALSE(read({{"chat_template_kwargs", {{"enable_thinking", false}}}}, model)->form.in_thought);
+
+  const auto refused = [&](const json& more, const std::string& param, const std::string& message,
+                           const ServedModel& by) {
+    const auto request = read(more, by);
+    ASSERT_FALSE(request.ok()) << more;
+    const json error = json::parse(ErrorBody(request.status())).at("error");
+    EXPECT_EQ(error.at("param"), param);
+    EXPECT_THAT(error.at("message"), HasSubstr(message));
+  };
+  const json named = {{"type", "function"}, {"function", {{"name", "f"}}}};
+  for (const json& choice : {json("required"), named, json(1)}) {
+    refused({{"tools", tools}, {"tool_choice", choice}}, "tool_choice",
+            "allowed: \"auto\", \"none\" (answers are drawn freely: trainers cannot compute", model);
+  }
+  refused({{"tools", tools}, {"parallel_tool_calls", false}}, "parallel_tool_calls", "allowed: null, true (answers are",
+          model);
+  EXPECT_TRUE(read({{"tools", tools}, {"parallel_tool_calls", true}}, model).ok());
+  EXPECT_TRUE(read({{"parallel_tool_calls", false}}, model).ok());
+  refused({{"response_format", {{"type", "json_object"}}}}, "response_format",
+          "allowed: null, {\"type\":\"text\"} (answers are drawn freely", model);
+  for (const json& bad : {json(1), json::object(), json{{"type", "function"}}, json{{"type", "web_search"}},
+                          json{{"function", {{"name", 1}}}}, json{{"type", "custom"}, {"function", {{"name", "f"}}}}}) {
+    refused({{"tools", json::array({tool, bad})}}, "tools[1]", "allowed: a list of", model);
+  }
+  refused({{"tools", tools}, {"chat_template_kwargs", {{"tools", tools}}}}, "tools",
+          "chat_template_kwargs has tools, too", model);
+  std::filesystem::path folder = testing::TempDir() + "/without_tools";
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file("core/tokenizer/testdata/byte_level/tokenizer.json", folder / "tokenizer.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  std::ofstream(folder / "chat_template.jinja") << "{% for m in messages %}{{ m.content }}{% endfor %}";
+  const auto plain = Tokenizer::Load(folder).value();
+  refused({{"tools", tools}}, "tools", "tools cannot be used: chat_template.jinja does not read \"tools\"",
+          ServedChatModel(*plain));
 }
 
 // The model was trained on calls as the template writes them, and reads what it has written itself, not a sorted form.
@@ -354,8 +414,8 @@ TEST(OpenAiRequest, RefusesWhatItWouldOtherwiseIgnore) {
                                                       {false, {{"suffix", "x"}}},
                                                       {false, {{"best_of", 2}}},
                                                       {false, {{"use_beam_search", true}}},
-                                                      {true, {{"tools", {1}}}},
-                                                      {true, {{"tool_choice", "auto"}}},
+                                                      {true, {{"tools", 1}}},
+                                                      {true, {{"tool_choice", "required"}}},
                                                       {true, {{"response_format", {{"type", "json_object"}}}}},
                                                       {true, {{"reasoning_effort", "high"}}},
                                                       {false, {{"temprature", 1}}},
@@ -403,7 +463,8 @@ TEST(OpenAiRequest, TellsTheParametersThatWorkWhereOneIsUnknown) {
                                            "top_p"};
   std::vector<std::string> completion = common, chat = common;
   completion.insert(completion.end(), {"echo", "prompt"});
-  chat.insert(chat.end(), {"chat_template_kwargs", "max_completion_tokens", "messages", "top_logprobs"});
+  chat.insert(chat.end(),
+              {"chat_template_kwargs", "max_completion_tokens", "messages", "tool_choice", "tools", "top_logprobs"});
   EXPECT_THAT(told(false), UnorderedElementsAreArray(completion));
   EXPECT_THAT(told(true), UnorderedElementsAreArray(chat));
 }

@@ -63,13 +63,17 @@ OpenAiAnswer::OpenAiAnswer(OpenAiRequest request, const ServedModel& model, cons
     text.silent = options_.end_token_ids;
     text.silent.insert(sampling.stop_token_ids().begin(), sampling.stop_token_ids().end());
   }
+  text.marks = request_.form.SpecialMarks(*model_.tokenizer);
   const auto shared = std::make_shared<const AnswerTextOptions>(std::move(text));
   for (const Prompt& prompt : request_.prompts) {
     const std::vector<int32_t> ids(prompt.ids().begin(), prompt.ids().end());
     prompt_tokens_ += prompt.ids_size();
     const AnswerText behind_prompt(*model_.tokenizer, ids, shared);
     for (int32_t sample = 0; sample < sampling.n_samples(); ++sample) {
-      choices_.push_back({.text = behind_prompt, .last_token = ids.back()});
+      choices_.push_back(
+          {.text = behind_prompt,
+           .message = MessageReader(request_.form, *model_.tokenizer, absl::StrCat(options_.id, "/", choices_.size())),
+           .last_token = ids.back()});
     }
   }
 }
@@ -100,8 +104,9 @@ std::string OpenAiAnswer::Take(const GenerateReply& reply) {
     if (tokens.has_policy_version()) TellVersion(tokens.policy_version());
     ReadTokens(&choice, tokens.ids().data(), tokens.log_probs().data(), tokens.ids_size(), tokens.alternatives(),
                &text);
+    const MessagePart part = choice.message.Read(text);
     // What is still held back is told later; a token's log-probability at once.
-    return text.empty() && choice.logprobs.is_null() ? "" : Part(index, &choice, text, /*last=*/false);
+    return part.empty() && choice.logprobs.is_null() ? "" : Part(index, &choice, part, /*last=*/false);
   }
   const GeneratedSequence& sequence = reply.sequence();
   for (const uint64_t version : sequence.policy_versions()) TellVersion(version);
@@ -112,9 +117,12 @@ std::string OpenAiAnswer::Take(const GenerateReply& reply) {
   }
   if (request_.prompt_logprobs.has_value()) choice.prompt_logprobs = PromptLogprobs(sequence);
   text += Finish(&choice, sequence);
-  if (request_.stream) return Part(index, &choice, text, /*last=*/true);
-  choice.told = std::move(text);
-  json_bytes_ += static_cast<int64_t>(choice.told.size());
+  MessagePart part = choice.message.Read(text);
+  part.Add(choice.message.Finish(/*ended=*/sequence.finish_reason() == GeneratedSequence::STOP));
+  if (choice.message.has_calls() && choice.finish_reason == "stop") choice.finish_reason = "tool_calls";
+  if (request_.stream) return Part(index, &choice, part, /*last=*/true);
+  choice.told = std::move(part);
+  json_bytes_ += choice.told.bytes();
   return "";
 }
 
@@ -140,9 +148,13 @@ std::string OpenAiAnswer::Whole() {
     Choice& choice = choices_[index];
     ordered_json out = {{"index", index}};
     if (request_.chat) {
-      out["message"] = {{"role", "assistant"}, {"content", choice.told}, {"refusal", nullptr}};
+      ordered_json message = {{"role", "assistant"}, {"content", choice.told.content}, {"refusal", nullptr}};
+      if (choice.told.content.empty() && !choice.told.empty()) message["content"] = nullptr;
+      if (!choice.told.reasoning.empty()) message["reasoning_content"] = choice.told.reasoning;
+      if (!choice.told.calls.empty()) message["tool_calls"] = choice.told.calls;
+      out["message"] = std::move(message);
     } else {
-      out["text"] = choice.told;
+      out["text"] = choice.told.content;
     }
     out["logprobs"] = TakeLogprobs(&choice);
     out["finish_reason"] = choice.finish_reason;
@@ -326,14 +338,21 @@ std::string OpenAiAnswer::Event(ordered_json choice) const {
   return DataEvent(Dump(frame));
 }
 
-std::string OpenAiAnswer::Part(int index, Choice* choice, const std::string& text, bool last) const {
+std::string OpenAiAnswer::Part(int index, Choice* choice, const MessagePart& part, bool last) const {
   ordered_json out = {{"index", index}};
   if (!request_.chat) {
-    out["text"] = text;
-  } else if (text.empty() && last) {
-    out["delta"] = ordered_json::object();
+    out["text"] = part.content;
   } else {
-    out["delta"] = {{"content", text}};
+    ordered_json delta = ordered_json::object();
+    if (!part.reasoning.empty()) delta["reasoning_content"] = part.reasoning;
+    if (!part.content.empty()) delta["content"] = part.content;
+    for (const ordered_json& call : part.calls) {
+      ordered_json told = {{"index", choice->calls_told++}};
+      told.update(call);
+      delta["tool_calls"].push_back(std::move(told));
+    }
+    if (delta.empty() && !last) delta["content"] = "";
+    out["delta"] = std::move(delta);
   }
   out["logprobs"] = TakeLogprobs(choice);
   out["finish_reason"] = nullptr;

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "core/generation/answer_text.h"
+#include "core/openai/message_reader.h"
 #include "core/openai/openai_request.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
@@ -47,11 +48,13 @@ class OpenAiAnswer {
  private:
   struct Choice {
     AnswerText text;
+    MessageReader message;
     std::optional<int32_t> last_token;  // of prompt and answer so far
-    std::string told;                   // whole answers only
+    MessagePart told;                   // whole answers only
     nlohmann::ordered_json logprobs;    // of tokens that are not told yet
     nlohmann::ordered_json prompt_logprobs;
     bool begun = false;  // a reply has come
+    int64_t calls_told = 0;
     int64_t echoed = 0;  // characters of the prompt's text before the answer's
     std::string finish_reason;
     nlohmann::ordered_json stop_reason;
@@ -72,6 +75,7 @@ class OpenAiAnswer {
                          const google::protobuf::RepeatedField<float>& log_probs,
                          const google::protobuf::RepeatedPtrField<TokenAlternatives>& alternatives);
   nlohmann::ordered_json TakeLogprobs(Choice* choice) const;
+  // The rest of the text.
   std::string Finish(Choice* choice, const GeneratedSequence& sequence);
   std::string TokenText(const std::optional<int32_t>& last_token, int32_t id) const;
   nlohmann::ordered_json PromptLogprobs(const GeneratedSequence& sequence);
@@ -81,7 +85,7 @@ class OpenAiAnswer {
   nlohmann::ordered_json Usage() const;
   std::string Event(nlohmann::ordered_json choice) const;
   // A part of choice `index`'s answer.
-  std::string Part(int index, Choice* choice, const std::string& text, bool last) const;
+  std::string Part(int index, Choice* choice, const MessagePart& part, bool last) const;
 
   const OpenAiRequest request_;
   const ServedModel& model_;

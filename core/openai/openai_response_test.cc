@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/openai/testing/chat_models.h"
 #include "core/openai/testing/generated_answers.h"
 #include "core/openai/testing/openai_requests.h"
 #include "gmock/gmock.h"
@@ -368,6 +370,157 @@ TEST(OpenAiAnswer, BeginsWithThePromptInAStreamToo) {
       EXPECT_EQ(logprobs[choice.at("index")], choice.at("logprobs"));
     }
   }
+}
+
+// A chat with a tool, of a model of that family.
+struct ToolChat {
+  explicit ToolChat(const std::string& family, const std::vector<std::string>& marks = {}, bool special = true)
+      : tokenizer(LoadChatModel(family, marks, special)), model(ServedChatModel(*tokenizer)) {}
+
+  OpenAiAnswer Answer(json more) const {
+    more["messages"] = json::array({{{"role", "user"}, {"content", "hi"}}});
+    more["tools"] = json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
+    return OpenAiAnswer(ReadOpenAiRequest(true, more.dump(), model, kSeed).value(), model,
+                        {.id = "abc", .end_token_ids = {2}});
+  }
+  std::vector<Token> Tokens(const std::string& text) const {
+    std::vector<Token> tokens;
+    const std::vector<int32_t> ids = tokenizer->Encode(text, false).value();
+    for (const int32_t id : ids) tokens.push_back({id, -1, {}});
+    tokens.push_back({2, -1, {}});
+    return tokens;
+  }
+  json Choice(const std::string& text, GeneratedSequence::FinishReason reason,
+              const json& more = json::object()) const {
+    OpenAiAnswer answer = Answer(more);
+    answer.Take(SequenceReply(0, 0, {1}, Tokens(text), reason));
+    return json::parse(answer.Whole()).at("choices").at(0);
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer;
+  ServedModel model;
+};
+
+constexpr char kTwoCalls[] =
+    "<think>\nTwo of them.\n</think>\n\nLet me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": 1.5, "
+    "\"a\": \"ä\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
+
+TEST(OpenAiAnswer, HasCallsAndThoughts) {
+  const ToolChat chat("qwen");
+  const json choice = chat.Choice(kTwoCalls, GeneratedSequence::STOP);
+  EXPECT_EQ(choice.at("finish_reason"), "tool_calls");
+  const json& message = choice.at("message");
+  EXPECT_EQ(message.at("content"), "Let me see.");
+  EXPECT_EQ(message.at("reasoning_content"), "Two of them.");
+  ASSERT_EQ(message.at("tool_calls").size(), 2u);
+  for (const json& call : message.at("tool_calls")) {
+    EXPECT_EQ(call.at("type"), "function");
+    EXPECT_TRUE(IsCallId(call.at("id").get<std::string>()));
+  }
+  EXPECT_EQ(message.at("tool_calls")[0].at("function"), json({{"name", "f"}, {"arguments", R"({"b":1.5,"a":"ä"})"}}));
+  EXPECT_EQ(message.at("tool_calls")[1].at("function"), json({{"name", "g"}, {"arguments", "{}"}}));
+  // It can be sent back as it is.
+  json again = {{"messages", json::array({{{"role", "user"}, {"content", "hi"}}, message})}};
+  EXPECT_TRUE(ReadOpenAiRequest(true, again.dump(), chat.model, kSeed).ok());
+
+  const json call = chat.Choice("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", GeneratedSequence::STOP);
+  EXPECT_EQ(call.at("message").at("content"), nullptr);
+  EXPECT_FALSE(call.at("message").contains("reasoning_content"));
+  const json text = chat.Choice("No.", GeneratedSequence::STOP);
+  EXPECT_EQ(text.at("finish_reason"), "stop");
+  EXPECT_EQ(text.at("message"), json({{"role", "assistant"}, {"content", "No."}, {"refusal", nullptr}}));
+  const json cut = chat.Choice(kTwoCalls, GeneratedSequence::LENGTH);
+  EXPECT_EQ(cut.at("finish_reason"), "length");
+  EXPECT_EQ(cut.at("message").at("tool_calls").size(), 2u);
+  const json none = chat.Choice("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", GeneratedSequence::STOP,
+                                {{"tool_choice", "none"}});
+  EXPECT_EQ(none.at("finish_reason"), "stop");
+  EXPECT_EQ(none.at("message").at("content"), "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>");
+}
+
+// As clients put them together: texts end to end, calls by their index.
+json MessageOf(const std::vector<json>& events) {
+  json message = {{"content", ""}, {"reasoning_content", ""}, {"tool_calls", json::array()}};
+  for (const json& event : events) {
+    if (event == "[DONE]") continue;
+    const json& delta = event.at("choices").at(0).at("delta");
+    for (const char* name : {"content", "reasoning_content"}) {
+      if (delta.contains(name)) message[name] = message[name].get<std::string>() + delta.at(name).get<std::string>();
+    }
+    for (json call : delta.value("tool_calls", json::array())) {
+      EXPECT_EQ(call.at("index"), message["tool_calls"].size());
+      call.erase("index");
+      message["tool_calls"].push_back(call);
+    }
+    message["finish_reason"] = event.at("choices").at(0).at("finish_reason");
+  }
+  return message;
+}
+
+TEST(OpenAiAnswer, StreamsACallAsOnePiece) {
+  const ToolChat chat("qwen");
+  OpenAiAnswer answer = chat.Answer({{"stream", true}, {"logprobs", true}});
+  std::string text = answer.Begin();
+  const std::vector<Token> tokens = chat.Tokens(kTwoCalls);
+  for (const Token& token : tokens) text += answer.Take(TokensReply(0, 0, token));
+  text += answer.Take(SequenceReply(0, 0, {1}, tokens, GeneratedSequence::STOP)) + answer.End();
+  const std::vector<json> events = EventsOf(text);
+  json whole = chat.Choice(kTwoCalls, GeneratedSequence::STOP).at("message");
+  const json streamed = MessageOf(events);
+  for (const char* name : {"content", "reasoning_content", "tool_calls"}) EXPECT_EQ(streamed.at(name), whole.at(name));
+  EXPECT_EQ(streamed.at("finish_reason"), "tool_calls");
+  // Thoughts and texts come as they grow; each token's log-probability with it, whatever is held back.
+  int thoughts = 0, told = 0;
+  for (const json& event : events) {
+    if (event == "[DONE]") continue;
+    const json& choice = event.at("choices").at(0);
+    thoughts += static_cast<int>(choice.at("delta").contains("reasoning_content"));
+    if (!choice.at("logprobs").is_null()) told += static_cast<int>(choice.at("logprobs").at("content").size());
+  }
+  EXPECT_GT(thoughts, 3);
+  EXPECT_EQ(told, tokens.size());
+}
+
+TEST(OpenAiAnswer, ReadsMarksThatAreSpecialTokensByTheirIds) {
+  const std::string calls = R"( [{"name": "f", "arguments": {"a": 1}}])";
+  const ToolChat mistral("mistral", {"[TOOL_CALLS]"});
+  for (const bool stream : {false, true}) {
+    const auto message_of = [&](const std::string& text, const json& more = json::object()) {
+      if (!stream) return mistral.Choice(text, GeneratedSequence::STOP, more).at("message");
+      json body = more;
+      body["stream"] = true;
+      OpenAiAnswer answer = mistral.Answer(body);
+      std::string events;
+      const std::vector<Token> tokens = mistral.Tokens(text);
+      for (const Token& token : tokens) events += answer.Take(TokensReply(0, 0, token));
+      return MessageOf(EventsOf(events + answer.Take(SequenceReply(0, 0, {1}, tokens, GeneratedSequence::STOP))));
+    };
+    const json called = message_of("Hm." + ("[TOOL_CALLS]" + calls));
+    EXPECT_EQ(called.at("content"), "Hm.");
+    EXPECT_EQ(called.at("tool_calls").at(0).at("function").at("arguments"), R"({"a":1})");
+    // A stop string may begin before it.
+    EXPECT_EQ(message_of("Hm." + ("[TOOL_CALLS]" + calls), {{"stop", {".]"}}}).at("tool_calls").size(), 1u);
+    EXPECT_EQ(message_of("[TOOL_CALLS] none").at("content"), "[TOOL_CALLS] none");
+    // Calls that are not asked for have their text alone.
+    EXPECT_EQ(message_of("[TOOL_CALLS] none", {{"tool_choice", "none"}}).at("content"), " none");
+  }
+  const json llama = ToolChat("llama3", {"<|python_tag|>"})
+                         .Choice(R"(<|python_tag|>{"name": "f", "parameters": {}})", GeneratedSequence::STOP);
+  EXPECT_EQ(llama.at("message").at("tool_calls").at(0).at("function").at("name"), "f");
+  for (const bool special : {false, true}) {
+    const json qwen = ToolChat("qwen", {"<think>", "</think>", "<tool_call>", "</tool_call>"}, special)
+                          .Choice(kTwoCalls, GeneratedSequence::STOP);
+    EXPECT_EQ(qwen.at("message").at("reasoning_content"), "Two of them.");
+    EXPECT_EQ(qwen.at("message").at("tool_calls").size(), 2u);
+  }
+}
+
+TEST(OpenAiAnswer, WeighsCallsAndThoughtsToo) {
+  const ToolChat chat("qwen");
+  OpenAiAnswer answer = chat.Answer(json::object());
+  answer.Take(SequenceReply(0, 0, {1}, chat.Tokens(kTwoCalls), GeneratedSequence::STOP));
+  // The texts are 25 bytes.
+  EXPECT_GT(answer.json_bytes(), 150);
 }
 
 TEST(OpenAiAnswer, AFailureEndsTheStream) {

@@ -235,6 +235,7 @@ class HuggingFaceTokenizer : public Tokenizer {
     return model_->TokenToId(token);
   }
 
+  std::string_view chat_template() const override { return template_source_; }
   bool writes_date() const override { return chat_template_ != nullptr && chat_template_->Reads("strftime_now"); }
 
   absl::StatusOr<std::string> ApplyChatTemplate(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
@@ -429,6 +430,7 @@ class HuggingFaceTokenizer : public Tokenizer {
     QUARTET_ASSIGN_OR_RETURN(JinjaTemplate parsed, Prefixed(chat_template_place_, JinjaTemplate::Parse(*source)));
     chat_template_ = std::make_unique<JinjaTemplate>(std::move(parsed));
     template_words_ = WordsOf(*source);
+    template_source_ = *std::move(source);
     template_variables_["tools"] = nullptr;
     template_variables_["documents"] = nullptr;
     if (chat_.kwargs.empty()) return absl::OkStatus();
@@ -473,6 +475,7 @@ class HuggingFaceTokenizer : public Tokenizer {
   int32_t vocab_size_ = 0;
   bool cleans_up_spaces_ = false;
   const ChatTemplateOptions chat_;
+  std::string template_source_;
   std::set<std::string, std::less<>> template_words_;
   std::unique_ptr<JinjaTemplate> chat_template_;  // null: none
   std::string chat_template_place_;

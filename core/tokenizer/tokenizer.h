@@ -72,6 +72,8 @@ class Tokenizer {
   virtual int32_t vocab_size() const = 0;
   virtual std::optional<int32_t> TokenToId(std::string_view token) const = 0;
 
+  // The chat template's own text; "": there is none.
+  virtual std::string_view chat_template() const { return ""; }
   // Whether the chat template may write the day.
   virtual bool writes_date() const { return false; }
 
