@@ -1,0 +1,265 @@
+#include "orchestrator/agents/episode.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "core/base/hash.h"
+#include "core/base/logging.h"
+#include "core/base/status_macros.h"
+
+namespace quartet {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+std::string Stripped(std::string text) {
+  absl::StripAsciiWhitespace(&text);
+  return text;
+}
+
+// "" where there is none, or a null.
+std::string StrippedPart(const ChatMessage& message, const char* name) {
+  const auto part = message.find(name);
+  return part == message.end() || !part->is_string() ? "" : Stripped(part->get_ref<const std::string&>());
+}
+
+template <typename Json>
+std::string Dump(const Json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+// The value without what a client may change that reads and writes it again: the order of keys, 1.0 for 1.
+nlohmann::json Value(const OrderedJson& written) {
+  nlohmann::json value = written.is_object() ? nlohmann::json::object() : nlohmann::json::array();
+  if (written.is_object()) {
+    for (const auto& [name, inner] : written.items()) value[name] = Value(inner);
+  } else if (written.is_array()) {
+    for (const OrderedJson& inner : written) value.push_back(Value(inner));
+  } else if (const double* number = written.get_ptr<const OrderedJson::number_float_t*>();
+             number != nullptr && *number == std::floor(*number) && std::abs(*number) < 0x1p63) {
+    value = static_cast<int64_t>(*number);
+  } else {
+    value = written;
+  }
+  return value;
+}
+
+OrderedJson CallsOf(const ChatMessage& message) { return message.value("tool_calls", OrderedJson::array()); }
+
+// What has to be the same of an answer and of a message that comes again; beside it, what may be left out.
+std::string Told(const ChatMessage& message) {
+  nlohmann::json told = {message.value("role", ""), message.value("name", ""), StrippedPart(message, "content")};
+  for (const OrderedJson& call : CallsOf(message)) told.push_back(Value(call["function"]));
+  return Dump(told);
+}
+
+bool IsLeftOutOrSame(const OrderedJson& again, const OrderedJson& answered) {
+  return again.is_null() || again == "" || again == answered;
+}
+
+bool AgreeInWhatMayBeLeftOut(const ChatMessage& again, const ChatMessage& answered) {
+  const OrderedJson calls = CallsOf(again), answered_calls = CallsOf(answered);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (!IsLeftOutOrSame(calls[i].value("id", OrderedJson()), answered_calls[i].value("id", OrderedJson()))) {
+      return false;
+    }
+  }
+  return IsLeftOutOrSame(StrippedPart(again, "reasoning_content"), StrippedPart(answered, "reasoning_content"));
+}
+
+size_t CommonPrefix(std::string_view a, std::string_view b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+size_t CommonSuffix(std::string_view a, std::string_view b) {
+  return std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin();
+}
+
+uint64_t HashOf(const std::vector<int32_t>& ids) {
+  return HashBytes({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t)});
+}
+
+void Append(const std::vector<int32_t>& more, std::vector<int32_t>* ids) {
+  ids->insert(ids->end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+Episode::Episode(const Tokenizer* tokenizer, const std::vector<int32_t>& ends) : tokenizer_(tokenizer) {
+  for (const int32_t end : ends) {
+    std::string text = tokenizer->DecodeUncleaned({end}, /*skip_special_tokens=*/false);
+    if (!text.empty()) ends_[end] = std::move(text);
+  }
+}
+
+absl::StatusOr<EpisodeRequest> Episode::Begin(std::vector<ChatMessage> messages, const OrderedJson& kwargs) {
+  Turn turn;
+  const std::vector<int64_t> answers = PutBack(&messages, &turn.conversation);
+  QUARTET_ASSIGN_OR_RETURN(turn.text, tokenizer_->ApplyChatTemplate(messages, /*add_generation_prompt=*/true, kwargs));
+  const absl::StatusOr<std::string> unopened = tokenizer_->ApplyChatTemplate(messages, false, kwargs);
+  turn.opening = unopened.ok() && turn.text.starts_with(*unopened) ? unopened->size() : turn.text.size();
+
+  for (size_t count = messages.size(); count > 0 && turn.parent < 0; --count) {
+    const int64_t answer = answers[count - 1];
+    if (answer < 0) continue;
+    const std::string_view behind =
+        BehindTurn(turns_[answer], {messages.begin(), messages.begin() + count}, kwargs, turn.text);
+    if (behind.empty()) continue;
+    QUARTET_ASSIGN_OR_RETURN(std::optional<std::vector<int32_t>> ids, IdsBehindTurn(turns_[answer], behind));
+    if (!ids) continue;
+    turn.parent = answer;
+    turn.fed = *std::move(ids);
+  }
+  if (turn.parent < 0) {
+    QUARTET_ASSIGN_OR_RETURN(turn.fed, tokenizer_->Encode(turn.text, /*add_special_tokens=*/false));
+  }
+  turns_.push_back(std::move(turn));
+  EpisodeRequest request{.turn = static_cast<int64_t>(turns_.size()) - 1};
+  request.prompt = PromptOf(request.turn);
+  request.repeats = asked_[HashOf(request.prompt)]++;
+  return request;
+}
+
+void Episode::Answered(int64_t turn, DrawnAnswer drawn, ChatMessage message) {
+  QUARTET_CHECK(turn >= 0 && turn < static_cast<int64_t>(turns_.size()) && !turns_[turn].answered);
+  QUARTET_CHECK(drawn.log_probs.size() == drawn.ids.size() && drawn.policy_versions.size() == drawn.ids.size());
+  std::vector<int64_t>& same = by_message_[Told(message)];
+  same.insert(std::upper_bound(same.begin(), same.end(), turn), turn);
+  turns_[turn].drawn = std::move(drawn);
+  turns_[turn].message = std::move(message);
+  turns_[turn].answered = true;
+}
+
+std::vector<int64_t> Episode::PutBack(std::vector<ChatMessage>* messages, uint64_t* conversation) const {
+  std::vector<int64_t> answers;
+  for (ChatMessage& message : *messages) {
+    answers.push_back(TurnOf(message, *conversation));
+    if (answers.back() >= 0) message = turns_[answers.back()].message;
+    *conversation = HashBytes(Dump(message), *conversation);
+  }
+  return answers;
+}
+
+// Of several, one that was asked for with the messages that stand before this one here; of several again, the last.
+int64_t Episode::TurnOf(const ChatMessage& message, uint64_t conversation) const {
+  const auto same = by_message_.find(Told(message));
+  if (same == by_message_.end()) return -1;
+  int64_t elsewhere = -1;
+  for (auto turn = same->second.rbegin(); turn != same->second.rend(); ++turn) {
+    if (!AgreeInWhatMayBeLeftOut(message, turns_[*turn].message)) continue;
+    if (turns_[*turn].conversation == conversation) return *turn;
+    if (elsewhere < 0) elsewhere = *turn;
+  }
+  return elsewhere;
+}
+
+std::string_view Episode::BehindTurn(const Turn& turn, std::vector<ChatMessage> messages, const OrderedJson& kwargs,
+                                     std::string_view text) const {
+  if (!text.starts_with(std::string_view(turn.text).substr(0, turn.opening))) return "";
+  // The conversation as the template writes it where this turn is the last, up to the end of the turn.
+  const absl::StatusOr<std::string> whole = tokenizer_->ApplyChatTemplate(messages, false, kwargs);
+  if (!whole.ok() || !whole->starts_with(turn.text)) return "";
+  size_t end_at = 0;
+  std::string_view end;
+  for (const auto& [id, its_text] : ends_) {
+    const size_t found = whole->rfind(its_text);
+    if (found == std::string::npos || found < std::max(end_at, turn.text.size())) continue;
+    end_at = found;
+    end = its_text;
+  }
+  if (end.empty() || !Stripped(whole->substr(end_at + end.size())).empty()) return "";
+  const std::string_view closed = std::string_view(*whole).substr(0, end_at + end.size());
+
+  // What was cut is what the template has, too: it closes no thought and writes no less.
+  if (!Ended(turn) && Stripped(tokenizer_->DecodeUncleaned(turn.drawn.ids, false)) !=
+                          Stripped(whole->substr(turn.text.size(), end_at - turn.text.size()))) {
+    return "";
+  }
+
+  size_t size = closed.size();  // of `text`, up to the end of the turn
+  if (!text.starts_with(closed)) {
+    // Templates write some text, such as an empty thought, in the last turn alone: where `text` is without it, and it is
+    // there whatever the answer, the turn is the same.
+    messages.back() = MakeChatMessage("assistant", "-");
+    const absl::StatusOr<std::string> other = tokenizer_->ApplyChatTemplate(messages, false, kwargs);
+    const size_t alike = CommonPrefix(text, closed);
+    size_t found = text.find(end, turn.opening);
+    for (size = 0; other.ok() && found + end.size() < closed.size(); found = text.find(end, found + 1)) {
+      const size_t shorter = found + end.size();
+      const size_t left_out_at =
+          std::max(turn.opening, shorter - CommonSuffix(text.substr(0, shorter), closed.substr(turn.opening)));
+      if (left_out_at > alike || !other->starts_with(closed.substr(0, left_out_at + closed.size() - shorter))) continue;
+      size = shorter;
+      break;
+    }
+    if (size == 0) return "";
+  }
+  // Templates leave thoughts out, or what is said beside calls.
+  const std::string_view written = text.substr(turn.opening, size - turn.opening);
+  for (const char* part : {"reasoning_content", "content"}) {
+    if (written.find(StrippedPart(turn.message, part)) == std::string_view::npos) return "";
+  }
+  return text.substr(size - end.size());
+}
+
+absl::StatusOr<std::optional<std::vector<int32_t>>> Episode::IdsBehindTurn(const Turn& turn,
+                                                                           std::string_view behind) const {
+  QUARTET_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer_->Encode(behind, /*add_special_tokens=*/false));
+  if (ids.empty() || !ends_.contains(ids[0])) return std::nullopt;
+  if (!Ended(turn)) return ids;
+  if (ids[0] != turn.drawn.ids.back()) return std::nullopt;
+  ids.erase(ids.begin());
+  return ids;
+}
+
+bool Episode::Ended(const Turn& turn) const {
+  return !turn.drawn.ids.empty() && ends_.contains(turn.drawn.ids.back());
+}
+
+std::vector<int64_t> Episode::PathTo(int64_t turn) const {
+  std::vector<int64_t> path;
+  for (; turn >= 0; turn = turns_[turn].parent) path.push_back(turn);
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+std::vector<int32_t> Episode::PromptOf(int64_t turn) const {
+  std::vector<int32_t> ids;
+  for (const int64_t on_path : PathTo(turn)) {
+    Append(turns_[on_path].fed, &ids);
+    if (on_path != turn) Append(turns_[on_path].drawn.ids, &ids);
+  }
+  return ids;
+}
+
+std::vector<EpisodeSequence> Episode::Sequences() const {
+  std::vector<bool> is_last(turns_.size());
+  for (size_t turn = 0; turn < turns_.size(); ++turn) {
+    is_last[turn] = turns_[turn].answered && !turns_[turn].drawn.ids.empty();
+    if (is_last[turn] && turns_[turn].parent >= 0) is_last[turns_[turn].parent] = false;
+  }
+  std::vector<EpisodeSequence> sequences;
+  for (size_t turn = 0; turn < turns_.size(); ++turn) {
+    if (!is_last[turn]) continue;
+    sequences.push_back({.last_turn = static_cast<int64_t>(turn), .ids = PromptOf(turn)});
+    Append(turns_[turn].drawn.ids, &sequences.back().ids);
+  }
+  std::ranges::stable_sort(sequences, {}, &EpisodeSequence::ids);
+
+  std::vector<bool> trained(turns_.size());
+  for (EpisodeSequence& sequence : sequences) {
+    for (const int64_t on_path : PathTo(sequence.last_turn)) {
+      const auto& [ids, log_probs, versions] = turns_[on_path].drawn;
+      sequence.is_action.resize(sequence.is_action.size() + turns_[on_path].fed.size(), false);
+      sequence.is_action.resize(sequence.is_action.size() + ids.size(), !trained[on_path]);
+      if (trained[on_path]) continue;
+      trained[on_path] = true;
+      sequence.log_probs.insert(sequence.log_probs.end(), log_probs.begin(), log_probs.end());
+      sequence.policy_versions.insert(sequence.policy_versions.end(), versions.begin(), versions.end());
+    }
+  }
+  return sequences;
+}
+
+}  // namespace quartet

@@ -1,0 +1,100 @@
+// From the requests of one agent to prompts by ids, and to the sequences that are trained on. No I/O, LibTorch-free.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/tokenizer/tokenizer.h"
+
+namespace quartet {
+
+// What is asked of a policy.
+struct EpisodeRequest {
+  int64_t turn = 0;  // its name in this episode: 0, 1, ...
+  std::vector<int32_t> prompt;
+  int64_t repeats = 0;  // how many requests before it had this prompt
+};
+
+// What a policy drew behind a prompt.
+struct DrawnAnswer {
+  std::vector<int32_t> ids;      // with the end token, where one was drawn
+  // One an id each.
+  std::vector<float> log_probs;
+  std::vector<uint64_t> policy_versions;
+};
+
+// What an episode leaves to train on.
+struct EpisodeSequence {
+  int64_t last_turn = 0;  // the one that it ends with
+  std::vector<int32_t> ids;
+  std::vector<bool> is_action;  // as long as `ids`
+  // One an action each.
+  std::vector<float> log_probs;
+  std::vector<uint64_t> policy_versions;
+};
+
+// The requests of one agent and the answers to them, as a tree of turns: a turn goes on from another where its prompt
+// begins with that one's prompt and with the ids that were drawn behind it, however these would be encoded again.
+// Not thread safe.
+class Episode {
+ public:
+  // `ends`: the tokens that end an answer. The tokenizer is used until the end of the episode.
+  Episode(const Tokenizer* tokenizer, const std::vector<int32_t>& ends);
+
+  // The prompt of a request for the answer to `messages`. `kwargs`, an object, is what the chat template is told beside
+  // them, `tools` among it. Of what was answered earlier the client may have left out thoughts, white space at its ends
+  // and the ids of calls, and may have written arguments otherwise: it is taken as it was answered. Errors are those of
+  // Tokenizer::ApplyChatTemplate and Encode.
+  absl::StatusOr<EpisodeRequest> Begin(std::vector<ChatMessage> messages, const nlohmann::ordered_json& kwargs);
+
+  // What was drawn for a turn that Begin gave and that has no answer yet, and the message that the client gets of it.
+  // Turns without an answer leave nothing behind.
+  void Answered(int64_t turn, DrawnAnswer drawn, ChatMessage message);
+
+  // Every id that was drawn is an action in one of these, the first that has it, and stands behind the ids that it was
+  // drawn behind. A turn that several others go on from is context in the later ones. The order follows from ids alone,
+  // not from when answers came.
+  std::vector<EpisodeSequence> Sequences() const;
+
+ private:
+  struct Turn {
+    int64_t parent = -1;        // the turn that this one goes on from
+    std::vector<int32_t> fed;   // the prompt, or what of it stands behind the ids of the parent
+    std::string text;           // of the whole prompt, as the template writes it
+    size_t opening = 0;         // where in `text` the answer's turn is opened
+    uint64_t conversation = 0;  // a hash of the messages asked with
+    bool answered = false;
+    DrawnAnswer drawn;
+    ChatMessage message;
+  };
+
+  // Puts what was answered in the place of what the client made of it. By message the turn that it is of, or -1; and
+  // the hash of the messages.
+  std::vector<int64_t> PutBack(std::vector<ChatMessage>* messages, uint64_t* conversation) const;
+  int64_t TurnOf(const ChatMessage& message, uint64_t conversation) const;
+  // `messages` end with the answer of `turn`, and are the beginning of those that the template writes as `text`: what
+  // stands there from the end token on which it writes behind that answer. "" where the turn does not stand there as it
+  // was drawn.
+  std::string_view BehindTurn(const Turn& turn, std::vector<ChatMessage> messages, const nlohmann::ordered_json& kwargs,
+                              std::string_view text) const;
+  // The ids of `behind`, which such an end token begins, behind those of the turn; nothing where they do not fit there.
+  absl::StatusOr<std::optional<std::vector<int32_t>>> IdsBehindTurn(const Turn& turn, std::string_view behind) const;
+  // Whether an end token was drawn.
+  bool Ended(const Turn& turn) const;
+  std::vector<int64_t> PathTo(int64_t turn) const;  // from the first turn on
+  std::vector<int32_t> PromptOf(int64_t turn) const;
+
+  const Tokenizer* const tokenizer_;
+  std::map<int32_t, std::string> ends_;  // with their texts
+  std::vector<Turn> turns_;
+  std::map<std::string, std::vector<int64_t>> by_message_;  // answered turns, by what has to be the same of a message
+  std::map<uint64_t, int64_t> asked_;                       // how often, by a hash of the prompt
+};
+
+}  // namespace quartet
