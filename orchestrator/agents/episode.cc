@@ -179,8 +179,8 @@ std::string_view Episode::BehindTurn(const Turn& turn, std::vector<ChatMessage> 
 
   size_t size = closed.size();  // of `text`, up to the end of the turn
   if (!text.starts_with(closed)) {
-    // Templates write some text, such as an empty thought, in the last turn alone: where `text` is without it, and it is
-    // there whatever the answer, the turn is the same.
+    // Templates write some text, such as an empty thought, in the last turn alone: where `text` is without it, and it
+    // is there whatever the answer, the turn is the same.
     messages.back() = MakeChatMessage("assistant", "-");
     const absl::StatusOr<std::string> other = tokenizer_->ApplyChatTemplate(messages, false, kwargs);
     const size_t alike = CommonPrefix(text, closed);
@@ -213,9 +213,7 @@ absl::StatusOr<std::optional<std::vector<int32_t>>> Episode::IdsBehindTurn(const
   return ids;
 }
 
-bool Episode::Ended(const Turn& turn) const {
-  return !turn.drawn.ids.empty() && ends_.contains(turn.drawn.ids.back());
-}
+bool Episode::Ended(const Turn& turn) const { return !turn.drawn.ids.empty() && ends_.contains(turn.drawn.ids.back()); }
 
 std::vector<int64_t> Episode::PathTo(int64_t turn) const {
   std::vector<int64_t> path;

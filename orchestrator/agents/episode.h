@@ -23,7 +23,7 @@ struct EpisodeRequest {
 
 // What a policy drew behind a prompt.
 struct DrawnAnswer {
-  std::vector<int32_t> ids;      // with the end token, where one was drawn
+  std::vector<int32_t> ids;  // with the end token, where one was drawn
   // One an id each.
   std::vector<float> log_probs;
   std::vector<uint64_t> policy_versions;

@@ -51,7 +51,8 @@ int64_t CountUntrained(const std::vector<EpisodeSequence>& sequences, const std:
   }
   int64_t wrong = 0;
   for (const EpisodeSequence& sequence : sequences) {
-    if (sequence.is_action.size() != sequence.ids.size() || sequence.policy_versions.size() != sequence.log_probs.size() ||
+    if (sequence.is_action.size() != sequence.ids.size() ||
+        sequence.policy_versions.size() != sequence.log_probs.size() ||
         std::ranges::count(sequence.is_action, true) != static_cast<int64_t>(sequence.log_probs.size())) {
       return token_of.size();
     }
@@ -143,17 +144,21 @@ class RandomEpisode {
 
   // Never the same twice.
   std::string Words() {
-    static constexpr const char* kWords[] = {"the", "answer", "caf\u00e9", "is", "\n", "{\"a\": 1}", "12", "x;", "isn't"};
+    static constexpr const char* kWords[] = {"the",        "answer", "caf\u00e9", "is",   "\n",
+                                             "{\"a\": 1}", "12",     "x;",        "isn't"};
     std::string text = absl::StrCat("n", ++words_);
     for (size_t more = Below(5); more > 0; --more) absl::StrAppend(&text, " ", kWords[Below(std::size(kWords))]);
     return absl::StrCat(text, " .");
   }
 
-  Json Tools() { return Json::parse(R"([{"type": "function", "function": {"name": "add", "parameters": {"b": 1, "a": {}}}}])"); }
+  Json Tools() {
+    return Json::parse(R"([{"type": "function", "function": {"name": "add", "parameters": {"b": 1, "a": {}}}}])");
+  }
 
   void Open() {
     Thread thread;
-    if (Chance(0.6)) thread.messages.push_back(MakeChatMessage("system", absl::StrCat("It is ", Below(24), " o'clock.")));
+    if (Chance(0.6))
+      thread.messages.push_back(MakeChatMessage("system", absl::StrCat("It is ", Below(24), " o'clock.")));
     if (Chance(0.2)) {
       thread.messages.push_back(MakeChatMessage("user", Words()));
       thread.messages.push_back(MakeChatMessage("assistant", "as an example: " + Words()));
@@ -161,7 +166,8 @@ class RandomEpisode {
     thread.messages.push_back(MakeChatMessage("user", Words()));
     if (Chance(0.7)) thread.kwargs["tools"] = Tools();
     if (thinks_ && Chance(0.3)) thread.kwargs["enable_thinking"] = false;
-    if (!tokenizer_.ApplyChatTemplate(thread.messages, true, thread.kwargs).ok()) thread.kwargs.erase("enable_thinking");
+    if (!tokenizer_.ApplyChatTemplate(thread.messages, true, thread.kwargs).ok())
+      thread.kwargs.erase("enable_thinking");
     threads_.push_back(thread);
   }
 
@@ -231,7 +237,8 @@ class RandomEpisode {
     if (request->prompt == tokenizer_.Encode(*text, false).value()) ++counts_->whole;
     const std::string decoded = tokenizer_.Decode(request->prompt, false);
     if (Comparable(decoded) != Comparable(*text)) {
-      if (++counts_->mismatches <= 3) ADD_FAILURE() << "the prompt is\n" << decoded << "\nthe template writes\n" << *text;
+      if (++counts_->mismatches <= 3)
+        ADD_FAILURE() << "the prompt is\n" << decoded << "\nthe template writes\n" << *text;
     }
     asked_.push_back({thread, *std::move(request), *text});
   }

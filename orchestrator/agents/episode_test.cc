@@ -38,7 +38,8 @@ class Played {
  public:
   explicit Played(const std::string& name) : tokenizer_(TemplateTokenizer(TemplateFile(name))) {}
 
-  EpisodeRequest Ask(const Messages& messages, const nlohmann::ordered_json& kwargs = nlohmann::ordered_json::object()) {
+  EpisodeRequest Ask(const Messages& messages,
+                     const nlohmann::ordered_json& kwargs = nlohmann::ordered_json::object()) {
     return episode_.Begin(messages, kwargs).value();
   }
   // Draws the text letter by letter, which is not how it is encoded; returns the ids.
@@ -148,8 +149,8 @@ TEST(Episode, FindsCallsAgainWhoseArgumentsAreWrittenOtherwise) {
       R"({"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "function": {"name": "add", "arguments": {"b": 1.0, "a": [2, null]}}}]})");
   const ChatMessage result = Message(R"({"role": "tool", "content": "3", "tool_call_id": "c1"})");
   const EpisodeRequest first = episode.Ask({User("add")});
-  const Ids drawn = episode.Answer(
-      first, R"(<tool_call>{"name":"add","arguments":{"b":1.0,"a":[2,null]}}</tool_call>)", call);
+  const Ids drawn =
+      episode.Answer(first, R"(<tool_call>{"name":"add","arguments":{"b":1.0,"a":[2,null]}}</tool_call>)", call);
   const auto again = [&](const char* arguments, const char* id = "c1") {
     ChatMessage message = call;
     message["content"] = nullptr;
@@ -164,8 +165,8 @@ TEST(Episode, FindsCallsAgainWhoseArgumentsAreWrittenOtherwise) {
 
 TEST(Episode, BeginsABranchWhereTheTemplateDropsAThoughtAndGoesOnBeforeIt) {
   Played episode("drops_thoughts");
-  const ChatMessage call =
-      Message(R"({"role": "assistant", "content": "", "reasoning_content": "it tells", "tool_calls": [{"name": "now"}]})");
+  const ChatMessage call = Message(
+      R"({"role": "assistant", "content": "", "reasoning_content": "it tells", "tool_calls": [{"name": "now"}]})");
   const ChatMessage result = Message(R"({"role": "tool", "content": "noon"})");
   const EpisodeRequest first = episode.Ask({User("hi")});
   const Ids greeted = episode.Answer(first, "hello", Said("hello"));
@@ -216,8 +217,7 @@ TEST(Episode, KeepsNoWordsThatTheTemplateDoesNotWriteBesideCalls) {
   const ChatMessage call = Message(R"({"role": "assistant", "content": "I look", "tool_calls": [{"name": "now"}]})");
   const EpisodeRequest first = episode.Ask({User("when?")});
   const Ids drawn = episode.Answer(first, "I look{\"name\": \"now\", \"parameters\": {}}", call);
-  const EpisodeRequest second =
-      episode.Ask({User("when?"), call, Message(R"({"role": "tool", "content": "noon"})")});
+  const EpisodeRequest second = episode.Ask({User("when?"), call, Message(R"({"role": "tool", "content": "noon"})")});
   EXPECT_THAT(episode.Text(second.prompt), testing::Not(HasSubstr("I look")));
 }
 
