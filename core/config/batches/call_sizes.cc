@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/config/programs.h"
 #include "core/config/services.h"
 
 namespace quartet {
