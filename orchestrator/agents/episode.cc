@@ -76,6 +76,20 @@ size_t CommonSuffix(std::string_view a, std::string_view b) {
   return std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin();
 }
 
+// How much of `text` is `closed`, which ends with `end`, but for one text that stands in it behind `opening`, and that
+// stands in the same place of `other`. 0: none.
+size_t SizeWithoutLastTurnsOwn(std::string_view text, std::string_view closed, std::string_view end, size_t opening,
+                               std::string_view other) {
+  const size_t alike = CommonPrefix(text, closed);
+  for (size_t found = text.find(end, opening); found < closed.size() - end.size(); found = text.find(end, found + 1)) {
+    const size_t size = found + end.size();
+    const size_t left_out = closed.size() - size;
+    const size_t at = std::max(opening, size - CommonSuffix(text.substr(0, size), closed.substr(opening)));
+    if (at <= alike && other.starts_with(closed.substr(0, at + left_out))) return size;
+  }
+  return 0;
+}
+
 uint64_t HashOf(const std::vector<int32_t>& ids) {
   return HashBytes({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t)});
 }
@@ -171,10 +185,11 @@ std::string_view Episode::BehindTurn(const Turn& turn, std::vector<ChatMessage> 
   if (end.empty() || !Stripped(whole->substr(end_at + end.size())).empty()) return "";
   const std::string_view closed = std::string_view(*whole).substr(0, end_at + end.size());
 
-  // What was cut is what the template has, too: it closes no thought and writes no less.
-  if (!Ended(turn) && Stripped(tokenizer_->DecodeUncleaned(turn.drawn.ids, false)) !=
-                          Stripped(whole->substr(turn.text.size(), end_at - turn.text.size()))) {
-    return "";
+  // What was cut is what the template has, which may trim it, and not one that closes a thought.
+  if (!Ended(turn)) {
+    const std::string cut = tokenizer_->DecodeUncleaned(turn.drawn.ids, /*skip_special_tokens=*/false);
+    const std::string_view has = closed.substr(turn.text.size(), end_at - turn.text.size());
+    if (cut != has && Stripped(cut) != has) return "";
   }
 
   size_t size = closed.size();  // of `text`, up to the end of the turn
@@ -183,16 +198,7 @@ std::string_view Episode::BehindTurn(const Turn& turn, std::vector<ChatMessage> 
     // is there whatever the answer, the turn is the same.
     messages.back() = MakeChatMessage("assistant", "-");
     const absl::StatusOr<std::string> other = tokenizer_->ApplyChatTemplate(messages, false, kwargs);
-    const size_t alike = CommonPrefix(text, closed);
-    size_t found = text.find(end, turn.opening);
-    for (size = 0; other.ok() && found + end.size() < closed.size(); found = text.find(end, found + 1)) {
-      const size_t shorter = found + end.size();
-      const size_t left_out_at =
-          std::max(turn.opening, shorter - CommonSuffix(text.substr(0, shorter), closed.substr(turn.opening)));
-      if (left_out_at > alike || !other->starts_with(closed.substr(0, left_out_at + closed.size() - shorter))) continue;
-      size = shorter;
-      break;
-    }
+    size = other.ok() ? SizeWithoutLastTurnsOwn(text, closed, end, turn.opening, *other) : 0;
     if (size == 0) return "";
   }
   // Templates leave thoughts out, or what is said beside calls.

@@ -104,7 +104,7 @@ class RandomEpisode {
   void Play(Counts* counts) {
     counts_ = counts;
     Open();
-    const int steps = 6 + Below(14);
+    const int steps = 10 + Below(20);
     for (int step = 0; step < steps; ++step) {
       if (Chance(0.1)) ++version_;
       const int what = Below(10);
@@ -379,9 +379,9 @@ std::map<std::string, std::string> AllTemplates() {
 // QUARTET_CONVERSATIONS says how many a template.
 TEST(EpisodeProperty, TrainsEachTokenOnceBehindTheIdsThatItWasDrawnBehind) {
   const char* given = std::getenv("QUARTET_CONVERSATIONS");
-  const int conversations = given == nullptr ? 10 : std::atoi(given);
+  const int conversations = given == nullptr ? 40 : std::atoi(given);
   const std::map<std::string, std::string> templates = AllTemplates();
-  ASSERT_GE(templates.size(), 6);
+  ASSERT_GE(templates.size(), 7);
   for (const auto& [name, source] : templates) {
     SCOPED_TRACE(name);
     const auto tokenizer = TemplateTokenizer(source);

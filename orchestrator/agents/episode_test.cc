@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 #include "orchestrator/agents/testing/template_tokenizer.h"
 
@@ -16,6 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using Ids = std::vector<int32_t>;
+constexpr int32_t kOtherEnd = 0;  // "<|pad|>", which no template writes
 using Messages = std::vector<ChatMessage>;
 
 ChatMessage User(const std::string& text) { return MakeChatMessage("user", text); }
@@ -43,13 +45,14 @@ class Played {
     return episode_.Begin(messages, kwargs).value();
   }
   // Draws the text letter by letter, which is not how it is encoded; returns the ids.
-  Ids Answer(const EpisodeRequest& request, const std::string& text, const ChatMessage& message, bool ended = true) {
+  Ids Answer(const EpisodeRequest& request, const std::string& text, const ChatMessage& message,
+             std::optional<int32_t> end = kTemplateEnds[0]) {
     DrawnAnswer drawn;
     for (const char letter : text) {
       const Ids ids = tokenizer_->Encode(std::string(1, letter), false).value();
       drawn.ids.insert(drawn.ids.end(), ids.begin(), ids.end());
     }
-    if (ended) drawn.ids.push_back(kTemplateEnds[0]);
+    if (end) drawn.ids.push_back(*end);
     drawn.log_probs.assign(drawn.ids.size(), -1);
     drawn.policy_versions.assign(drawn.ids.size(), 7);
     Ids ids = drawn.ids;
@@ -64,7 +67,7 @@ class Played {
 
  private:
   const std::unique_ptr<Tokenizer> tokenizer_;
-  Episode episode_{tokenizer_.get(), kTemplateEnds};
+  Episode episode_{tokenizer_.get(), {kOtherEnd, kTemplateEnds[0]}};
 };
 
 Ids Together(Ids first, const Ids& second) {
@@ -105,7 +108,7 @@ TEST(Episode, GoesOnFromTheIdsThatWereDrawnHoweverTheyWouldBeEncoded) {
 TEST(Episode, KeepsTheEndTokenOfTheTemplateAsContextBehindAnAnswerThatWasCut) {
   Played episode("grouped_results");
   const EpisodeRequest first = episode.Ask({User("count")});
-  const Ids drawn = episode.Answer(first, "1, 2, ", Said("1, 2, "), /*ended=*/false);
+  const Ids drawn = episode.Answer(first, "1, 2, ", Said("1, 2, "), /*end=*/std::nullopt);
   const EpisodeRequest second = episode.Ask({User("count"), Said("1, 2,"), User("go on")});
   EXPECT_THAT(second.prompt, BeginsWith(Together(Together(first.prompt, drawn), {kTemplateEnds[0]})));
   const Ids last = episode.Answer(second, "3", Said("3"));
@@ -115,14 +118,25 @@ TEST(Episode, KeepsTheEndTokenOfTheTemplateAsContextBehindAnAnswerThatWasCut) {
   EXPECT_FALSE(sequences[0].is_action[first.prompt.size() + drawn.size()]);
 }
 
+TEST(Episode, BeginsABranchBehindAnEndTokenThatTheTemplateDoesNotWrite) {
+  Played episode("grouped_results");
+  const EpisodeRequest first = episode.Ask({User("count")});
+  episode.Answer(first, "1", Said("1"), kOtherEnd);
+  const EpisodeRequest second = episode.Ask({User("count"), Said("1"), User("go on")});
+  EXPECT_EQ(second.prompt, episode.Encoded(episode.Text(second.prompt)));
+  EXPECT_THAT(episode.Text(second.prompt), HasSubstr("1<|end|>"));
+}
+
 TEST(Episode, BeginsABranchBehindAThoughtThatWasCut) {
   Played episode("keeps_thoughts");
   const EpisodeRequest first = episode.Ask({User("why?")});
   EXPECT_THAT(episode.Text(first.prompt), EndsWith("<think>\n"));
-  const Ids drawn = episode.Answer(first, "since it", Thought("since it", ""), /*ended=*/false);
-  const EpisodeRequest second = episode.Ask({User("why?"), Thought("since it", ""), User("go on")});
-  EXPECT_THAT(second.prompt, testing::Not(BeginsWith(Together(first.prompt, drawn))));
-  EXPECT_THAT(episode.Text(second.prompt), HasSubstr("<think>\nsince it\n</think>"));
+  for (const std::string cut : {"since it", "since it\n</think>"}) {
+    const Ids drawn = episode.Answer(episode.Ask({User("why?")}), cut, Thought("since it", ""), /*end=*/std::nullopt);
+    const EpisodeRequest second = episode.Ask({User("why?"), Thought("since it", ""), User("go on")});
+    EXPECT_THAT(second.prompt, testing::Not(BeginsWith(Together(first.prompt, drawn))));
+    EXPECT_THAT(episode.Text(second.prompt), HasSubstr("<think>\nsince it\n</think>\n\n<|end|>"));
+  }
 }
 
 TEST(Episode, PutsBackTheThoughtThatAClientLeavesOut) {
@@ -210,6 +224,17 @@ TEST(Episode, KeepsNoThoughtThatTheTemplateFindsInTheContentAndDrops) {
   const EpisodeRequest second = episode.Ask({User("hi"), Said(answer), User("bye")});
   EXPECT_THAT(second.prompt, testing::Not(BeginsWith(Together(first.prompt, drawn))));
   EXPECT_THAT(episode.Text(second.prompt), testing::Not(HasSubstr("who?")));
+}
+
+TEST(Episode, KeepsNoCallsThatTheTemplateWritesInTheLastTurnAlone) {
+  Played episode("drops_calls");
+  const ChatMessage call = Message(R"({"role": "assistant", "content": "I look", "tool_calls": [{"name": "now"}]})");
+  const EpisodeRequest first = episode.Ask({User("when?")});
+  const Ids drawn = episode.Answer(first, "I look<call>now {}</call>", call);
+  const ChatMessage result = Message(R"({"role": "tool", "content": "noon"})");
+  EXPECT_THAT(episode.Ask({User("when?"), call, result}).prompt, BeginsWith(Together(first.prompt, drawn)));
+  const EpisodeRequest later = episode.Ask({User("when?"), call, result, User("thanks")});
+  EXPECT_THAT(episode.Text(later.prompt), testing::Not(HasSubstr("<call>")));
 }
 
 TEST(Episode, KeepsNoWordsThatTheTemplateDoesNotWriteBesideCalls) {
