@@ -194,7 +194,7 @@ TEST_F(LoraRunTest, ARewardModelLearnsByAdaptersAndItsHead) {
 
   const auto other = Run("reward_model", "third", {"critic.pretrain=" + saved, "critic.lora.r=8"});
   EXPECT_NE(other.exit_code, 0);
-  EXPECT_THAT(other.output, HasSubstr("critic.lora is r: 8, "));
+  EXPECT_THAT(other.output, HasSubstr("critic.lora.r is 8 and not 4"));
 
   // The run itself goes on, on another number of ranks, and with no other adapters.
   const std::vector<std::string> further = {"train.load_checkpoint=true", "train.max_steps=9"};

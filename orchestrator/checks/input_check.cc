@@ -306,6 +306,7 @@ absl::Status CheckLoadedState(const RunConfig& config, const std::string& sectio
   QUARTET_RETURN_IF_ERROR(Prefixed(absl::StrCat(section, ".load_checkpoint"), state.status()));
   const StateManifest& manifest = (*state)->manifest();
   QUARTET_RETURN_IF_ERROR(CheckGoesOnFrom(manifest, folder, trainer.optim(), trainer.ema_decay() > 0, section));
+  if (!manifest.base_hash.has_value()) return absl::OkStatus();
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadTrainedModel(section, trainer));
   return CheckStateOfSameBase(manifest, folder, model.lora);
 }
