@@ -70,6 +70,7 @@ absl::Status Run(Options& options, TerminalView& view, Cancellation& cancellatio
       RunConfig config, LoadRunConfig(options.sources, "",
                                       options.launch ? ServiceLauncher::Defaults(kEvaluationServices) : RunConfig()));
   config.set_run_dir(options.output);
+  origins["run_dir"] = "--output";
   if (!options.model.empty()) origins["rollout.pretrain"] = origins["actor.pretrain"] = "--model";
   const absl::Status evaluated =
       EvaluateModel(RunSession(config, {.launch = options.launch, .origins = origins}, view, cancellation));

@@ -49,6 +49,7 @@ std::string ManifestText(const StateManifest& manifest) {
   content["optimizer"] = manifest.optimizer;
   content["optimizer_steps"] = manifest.optimizer_steps;
   if (manifest.base_hash.has_value()) content["base_hash"] = Hex(*manifest.base_hash);
+  if (manifest.adapter_scale.has_value()) content["adapter_scale"] = *manifest.adapter_scale;
   content["kinds"] = manifest.kinds;
   content["parameters"] = Json::array();
   for (const StateParameter& parameter : manifest.parameters) {
@@ -172,6 +173,11 @@ absl::StatusOr<StateManifest> ParseManifest(const std::string& path, const std::
   if (content.contains("optimizer")) manifest.optimizer = fields.Text(content, "optimizer");
   manifest.optimizer_steps = fields.Count(content, "optimizer_steps");
   if (content.contains("base_hash")) manifest.base_hash = fields.AsHash(content["base_hash"]);
+  if (content.contains("adapter_scale")) {
+    const nlohmann::json& scale = content["adapter_scale"];
+    if (!scale.is_number()) fields.Fail("adapter_scale is not a number");
+    manifest.adapter_scale = scale.is_number() ? scale.get<double>() : 0;
+  }
   for (const nlohmann::json& kind : fields.Array(content, "kinds")) {
     if (!kind.is_string()) fields.Fail("a kind is not a string");
     manifest.kinds.push_back(kind.is_string() ? kind.get<std::string>() : "");

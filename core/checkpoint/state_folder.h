@@ -51,6 +51,8 @@ struct StateManifest {
   int64_t optimizer_steps = 0;
   // Of adapters that are trained: AdapterConfig::base_hash of their model. Not in manifests of release 0.1.0.
   std::optional<uint64_t> base_hash = {};
+  // Likewise: AdapterConfig::scale.
+  std::optional<double> adapter_scale = {};
   std::vector<std::string> kinds;
   std::vector<StateParameter> parameters;
   std::vector<StateFile> files;

@@ -26,8 +26,14 @@ absl::Status CheckGoesOnFrom(const StateManifest& manifest, const std::string& f
   return absl::OkStatus();
 }
 
-absl::Status CheckStateOfSameBase(const StateManifest& manifest, const std::string& folder,
-                                  const std::optional<AdapterConfig>& adapters) {
+absl::Status CheckStateOfSameAdapters(const StateManifest& manifest, const std::string& folder,
+                                      const std::optional<AdapterConfig>& adapters) {
+  if (adapters.has_value() && manifest.adapter_scale.has_value() && *manifest.adapter_scale != adapters->scale) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the training state in ", folder, " is of adapters that are added times ", *manifest.adapter_scale,
+                     " (alpha / r; with use_rslora alpha / sqrt(r)), and these are added times ", adapters->scale,
+                     ": set lora.alpha and lora.use_rslora as they were"));
+  }
   if (!adapters.has_value() || !adapters->base_hash.has_value() || !manifest.base_hash.has_value() ||
       *adapters->base_hash == *manifest.base_hash) {
     return absl::OkStatus();

@@ -20,9 +20,10 @@ inline constexpr char kAverageKind[] = "ema";
 absl::Status CheckGoesOnFrom(const StateManifest& manifest, const std::string& folder, std::string_view optimizer,
                              bool has_average, const std::string& section);
 
-// That adapters which are trained belong to the model that the state's do, by its weights. INVALID_ARGUMENT names the
-// folders of both, and the hashes. OK of whole models, and where one of the two hashes is not known.
-absl::Status CheckStateOfSameBase(const StateManifest& manifest, const std::string& folder,
-                                  const std::optional<AdapterConfig>& adapters);
+// That adapters which are trained belong to the model that the state's do, by its weights, and are added to it times
+// the same. INVALID_ARGUMENT names the folders of both, and the hashes, or the factors. OK of whole models, and where
+// the state does not say it.
+absl::Status CheckStateOfSameAdapters(const StateManifest& manifest, const std::string& folder,
+                                      const std::optional<AdapterConfig>& adapters);
 
 }  // namespace quartet

@@ -29,12 +29,12 @@ TEST(CheckGoesOnFrom, NamesTheOptionThatTheStateIsNotOf) {
   EXPECT_EQ(error("adam", false), "") << "an average may be given up";
 }
 
-TEST(CheckStateOfSameBase, RefusesAdaptersOfAModelWhoseWeightsAreOthersNow) {
+TEST(CheckStateOfSameAdapters, RefusesAdaptersOfAModelWhoseWeightsAreOthersNow) {
   StateManifest manifest;
   AdapterConfig adapters;
   adapters.base_folder = "models/base";
   const auto error = [&] {
-    return std::string(CheckStateOfSameBase(manifest, "run/policy_state", adapters).message());
+    return std::string(CheckStateOfSameAdapters(manifest, "run/policy_state", adapters).message());
   };
   EXPECT_EQ(error(), "");
   manifest.base_hash = 1;
@@ -46,7 +46,20 @@ TEST(CheckStateOfSameBase, RefusesAdaptersOfAModelWhoseWeightsAreOthersNow) {
             "the training state in run/policy_state belongs to another model than is in models/base now: the weights "
             "there have the hash 0000000000000002, those of its own model 0000000000000001. Put that model back, or "
             "train the adapters that were saved with the state on in a run of their own");
-  EXPECT_TRUE(CheckStateOfSameBase(manifest, "run/policy_state", std::nullopt).ok());
+  EXPECT_TRUE(CheckStateOfSameAdapters(manifest, "run/policy_state", std::nullopt).ok());
+}
+
+TEST(CheckStateOfSameAdapters, RefusesAdaptersThatAreAddedTimesSomethingElse) {
+  StateManifest manifest;
+  AdapterConfig adapters;
+  adapters.scale = 16;
+  EXPECT_TRUE(CheckStateOfSameAdapters(manifest, "run/policy_state", adapters).ok()) << "the state does not say it";
+  manifest.adapter_scale = 2;
+  EXPECT_EQ(std::string(CheckStateOfSameAdapters(manifest, "run/policy_state", adapters).message()),
+            "the training state in run/policy_state is of adapters that are added times 2 (alpha / r; with use_rslora "
+            "alpha / sqrt(r)), and these are added times 16: set lora.alpha and lora.use_rslora as they were");
+  adapters.scale = 2;
+  EXPECT_TRUE(CheckStateOfSameAdapters(manifest, "run/policy_state", adapters).ok());
 }
 
 }  // namespace

@@ -615,6 +615,8 @@ TEST(RunConfig, WithoutSourcesOfRewardsIsARunThatHasATeacher) {
   EXPECT_EQ(
       said({"reference.pretrain=/teacher", "eval.data=/d", "reward.source.0.rule=number", "reward.source.0.weight=0"}),
       "");
+  EXPECT_THAT(said({"reference.pretrain=/m", "reward.source.0.rule=number", "reward.source.0.weight=0"}),
+              AllOf(HasSubstr("reference.pretrain: \"/m\""), HasSubstr("another model than actor.pretrain")));
   EXPECT_THAT(said({"reference.pretrain=/teacher", "algorithm.dynamic_sampling.filter=mean_inside"}),
               HasSubstr("algorithm.dynamic_sampling.filter: \"mean_inside\""));
 }

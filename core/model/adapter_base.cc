@@ -1,9 +1,13 @@
 #include "core/model/adapter_base.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -39,14 +43,17 @@ absl::Status CheckAdapterBase(const std::string& folder, const std::string& base
                               std::optional<uint64_t> weights_hash) {
   const std::string path = absl::StrCat(folder, "/", std::string(kAdapterBaseFile));
   const absl::StatusOr<std::string> text = ReadTextFile(path, kMaxConfigBytes);
-  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  std::error_code error;
+  const bool is_there = std::filesystem::symlink_status(path, error).type() != std::filesystem::file_type::not_found;
+  if (absl::IsNotFound(text.status()) && !is_there) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(text.status());
   QUARTET_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(*text, path));
   if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": it must be a JSON object"));
   const ConfigFields fields(object, path);
   QUARTET_ASSIGN_OR_RETURN(const std::string written, fields.String(kWeightsHash, ""));
   uint64_t expected = 0;
-  if (written.size() != kHashDigits || !absl::SimpleHexAtoi(written, &expected)) {
+  if (written.size() != kHashDigits || !std::ranges::all_of(written, absl::ascii_isxdigit) ||
+      !absl::SimpleHexAtoi(written, &expected)) {
     return fields.Error(kWeightsHash, absl::StrCat("it must be ", kHashDigits, " hexadecimal digits"));
   }
   if (!weights_hash.has_value() || *weights_hash == expected) return absl::OkStatus();

@@ -106,11 +106,15 @@ absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, c
   std::vector<std::string> ways;
   if (refused_fields > 0) ways.push_back("set the options as they were (its run.textproto has them)");
   if (refused.size() > refused_fields) ways.push_back("bring the files back as they were, whose content is another");
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the run in ", now.run_dir(),
-      " cannot go on with another model, other data or another batch than it began with:\n  ",
-      absl::StrJoin(refused, "\n  "), "\nThe ways out: ", absl::StrJoin(ways, ", and "),
-      "; or, to go on all the same, train.allow_changed_run=true; or begin another run, in another run_dir"));
+  // A state of adapters is of its model alone.
+  const bool of_other_base =
+      std::ranges::any_of(refused, [](const std::string& one) { return absl::StrContains(one, "other base weights"); });
+  return absl::FailedPreconditionError(
+      absl::StrCat("the run in ", now.run_dir(),
+                   " cannot go on with another model, other data or another batch than it began with:\n  ",
+                   absl::StrJoin(refused, "\n  "), "\nThe ways out: ", absl::StrJoin(ways, ", and "),
+                   of_other_base ? "" : "; or, to go on all the same, train.allow_changed_run=true",
+                   "; or begin another run, in another run_dir"));
 }
 
 }  // namespace quartet

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
@@ -114,12 +115,15 @@ absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment() {
                              Names{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE",
                                    "SLURM_NODEID", "SLURM_CPUS_PER_TASK"}}) {
     QUARTET_ASSIGN_OR_RETURN(const std::optional<int> rank, EnvironmentNumber(names.rank));
-    if (!rank.has_value()) continue;
     QUARTET_ASSIGN_OR_RETURN(const std::optional<int> world_size, EnvironmentNumber(names.world_size));
-    if (!world_size.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat("the environment variable ", names.rank, " is set, but ",
-                                                     names.world_size, " is not; set both or neither"));
+    // Slurm tells of a job's number of tasks outside of its tasks, too.
+    const bool is_slurm = absl::StartsWith(names.rank, "SLURM_");
+    if (rank.has_value() ? !world_size.has_value() : world_size.has_value() && !is_slurm) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the environment variable ", rank.has_value() ? names.rank : names.world_size, " is set, but ",
+                       rank.has_value() ? names.world_size : names.rank, " is not; set both or neither"));
     }
+    if (!rank.has_value()) continue;
     if (*rank >= *world_size) {
       return absl::InvalidArgumentError(absl::StrCat("the environment says ", names.rank, "=", *rank, " and ",
                                                      names.world_size, "=", *world_size,
@@ -127,6 +131,11 @@ absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment() {
     }
     QUARTET_ASSIGN_OR_RETURN(const std::optional<int> local_rank, EnvironmentNumber(names.local_rank));
     QUARTET_ASSIGN_OR_RETURN(const std::optional<int> local_world_size, EnvironmentNumber(names.local_world_size));
+    if (!is_slurm && local_rank.has_value() && local_world_size.has_value() && *local_rank >= *local_world_size) {
+      return absl::InvalidArgumentError(absl::StrCat("the environment says ", names.local_rank, "=", *local_rank,
+                                                     " and ", names.local_world_size, "=", *local_world_size,
+                                                     "; a rank must be below the number of ranks on its host"));
+    }
     QUARTET_ASSIGN_OR_RETURN(const std::optional<int> node, EnvironmentNumber(names.node));
     QUARTET_ASSIGN_OR_RETURN(const std::optional<int> cores, EnvironmentNumber(names.cores));
     RankEnvironment place;

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <map>
 #include <string>
+#include <vector>
 
 namespace quartet {
 namespace {
@@ -38,6 +41,28 @@ TEST(LoadServiceConfig, CountsRanksOfTheCommandLine) {
   flags.ranks = 1;
   EXPECT_THAT(std::string(LoadServiceConfig(flags, "policy_trainer").status().message()),
               HasSubstr("ranks is 1, and one rank has no collectives"));
+}
+
+TEST(ReadRankEnvironment, RefusesPlacesThatCannotBe) {
+  const std::vector<std::string> names = {"RANK",         "WORLD_SIZE",   "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                                          "SLURM_PROCID", "SLURM_NTASKS", "GROUP_RANK"};
+  const auto read = [&](const std::map<std::string, std::string>& environment) {
+    for (const std::string& name : names) unsetenv(name.c_str());
+    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+    const auto place = ReadRankEnvironment();
+    for (const std::string& name : names) unsetenv(name.c_str());
+    return place;
+  };
+  const auto error = [&](const std::map<std::string, std::string>& environment) {
+    return std::string(read(environment).status().message());
+  };
+  EXPECT_THAT(error({{"RANK", "0"}}), HasSubstr("RANK is set, but WORLD_SIZE is not; set both or neither"));
+  EXPECT_THAT(error({{"WORLD_SIZE", "2"}}), HasSubstr("WORLD_SIZE is set, but RANK is not; set both or neither"));
+  EXPECT_THAT(error({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), HasSubstr("RANK=2 and WORLD_SIZE=2"));
+  EXPECT_THAT(error({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "5"}, {"LOCAL_WORLD_SIZE", "2"}}),
+              HasSubstr("LOCAL_RANK=5 and LOCAL_WORLD_SIZE=2"));
+  EXPECT_EQ(read({{"SLURM_NTASKS", "2"}})->has_value(), false) << "a job's script is none of its tasks";
+  EXPECT_EQ(read({{"RANK", "1"}, {"WORLD_SIZE", "2"}})->value().rank, 1);
 }
 
 }  // namespace

@@ -306,9 +306,9 @@ absl::Status CheckLoadedState(const RunConfig& config, const std::string& sectio
   QUARTET_RETURN_IF_ERROR(Prefixed(absl::StrCat(section, ".load_checkpoint"), state.status()));
   const StateManifest& manifest = (*state)->manifest();
   QUARTET_RETURN_IF_ERROR(CheckGoesOnFrom(manifest, folder, trainer.optim(), trainer.ema_decay() > 0, section));
-  if (!manifest.base_hash.has_value()) return absl::OkStatus();
+  if (!manifest.base_hash.has_value() && !manifest.adapter_scale.has_value()) return absl::OkStatus();
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadTrainedModel(section, trainer));
-  return CheckStateOfSameBase(manifest, folder, model.lora);
+  return Prefixed(absl::StrCat(section, ".load_checkpoint"), CheckStateOfSameAdapters(manifest, folder, model.lora));
 }
 
 absl::Status CheckModelFolder(const std::string& option, const std::string& folder) {

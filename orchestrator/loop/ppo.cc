@@ -209,10 +209,10 @@ absl::Status PpoLoop::Prepare() {
     QUARTET_RETURN_IF_ERROR(run_.folder.WriteHeldout(records));
   }
   // Fresh services all have the weights from disk, version 0. Services that have worked before, and a policy that goes
-  // on from a training state, may not agree.
+  // on from a training state, may not agree; nor need a rollout's own model be the policy's.
   policy_version_ = std::max(handshake.rollout.policy_version(), handshake.policy_trainer.policy_version());
   if (policy_version_ > 0 || handshake.policy_trainer.last_applied().sequence() > 0 ||
-      OptimizerSteps(handshake.policy_trainer) > 0) {
+      OptimizerSteps(handshake.policy_trainer) > 0 || config_.rollout().pretrain() != config_.actor().pretrain()) {
     policy_version_ = std::max(policy_version_ + 1, static_cast<uint64_t>(first_step_));
     run_.view.Begin("bringing the rollout to the policy's weights");
     return SyncWeights(run_.services, 0, policy_version_, &published_.emplace()).status();

@@ -14,6 +14,7 @@
 #include "core/base/deadline.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/config/field_paths.h"
 #include "core/config/origins/presets.h"
 #include "core/config/run_config.h"
 #include "core/model/parameter_layout.h"
@@ -118,14 +119,23 @@ double Mean(const std::vector<double>& values, size_t begin, size_t end) {
   return std::accumulate(values.begin() + begin, values.begin() + end, 0.0) / static_cast<double>(end - begin);
 }
 
+// Of what is set in a configuration that is not resolved yet.
+ValueOrigins OriginsOf(const RunConfig& config) {
+  ValueOrigins origins;
+  for (const auto& [path, value] : FlatFields(config)) origins[path] = "quickstart";
+  return origins;
+}
+
 // Of the policy in the folder `policy`, with what the user asked for; resolved.
-absl::StatusOr<RunConfig> PpoConfig(const Options& options, const SortingTaskFiles& files, const std::string& policy) {
+absl::StatusOr<RunConfig> PpoConfig(const Options& options, const SortingTaskFiles& files, const std::string& policy,
+                                    ValueOrigins* origins) {
   RunConfig config = SortingPpoConfig(files, policy, options.run_dir, options.seed, options.actor_learning_rate);
   if (!options.preset.empty()) {
     QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(options.preset));
     UseMethod(preset, &config);
   }
   config.mutable_monitor()->set_listen(options.page);
+  *origins = OriginsOf(config);
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&config, ""));
   return config;
 }
@@ -141,7 +151,8 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   // What cannot run is refused before anything is made.
   const SortingTaskFiles to_come = {
       .model = preparation, .sft = preparation, .train = preparation, .heldout = preparation};
-  QUARTET_RETURN_IF_ERROR(PpoConfig(options, to_come, preparation).status());
+  ValueOrigins ppo_origins;
+  QUARTET_RETURN_IF_ERROR(PpoConfig(options, to_come, preparation, &ppo_origins).status());
 
   view.Print("1. Data, tokenizer and a random model");
   SortingTaskFiles files;
@@ -149,17 +160,21 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
 
   view.Print("2. Supervised fine-tuning on demonstrations, of which three in ten are right");
   RunConfig sft = SortingSftConfig(files, preparation + "/sft", options.seed);
+  const ValueOrigins sft_origins = OriginsOf(sft);
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&sft, "", Program::kSft));
-  QUARTET_ASSIGN_OR_RETURN(const std::string fine_tuned,
-                           TrainOnRows(Program::kSft, RunSession(sft, {.launch = true}, view, cancellation)));
+  QUARTET_ASSIGN_OR_RETURN(
+      const std::string fine_tuned,
+      TrainOnRows(Program::kSft, RunSession(sft, {.launch = true, .origins = sft_origins}, view, cancellation)));
   const Deadline::Clock::time_point fine_tuning_end = Deadline::Clock::now();
 
   QUARTET_ASSIGN_OR_RETURN(const RunConfig ppo,
-                           PpoConfig(options, files, absl::StrCat(sft.run_dir(), "/", fine_tuned)));
+                           PpoConfig(options, files, absl::StrCat(sft.run_dir(), "/", fine_tuned), &ppo_origins));
   view.Print(absl::StrCat("3. ", options.preset.empty() ? "PPO" : options.preset, " with ",
                           absl::StrJoin(PpoServices(ppo), ", "), ", two ranks each"));
-  QUARTET_ASSIGN_OR_RETURN(const PpoResult result,
-                           TrainByPpo(RunSession(ppo, {.launch = true, .allowed_entry = "start"}, view, cancellation)));
+  QUARTET_ASSIGN_OR_RETURN(
+      const PpoResult result,
+      TrainByPpo(
+          RunSession(ppo, {.launch = true, .origins = ppo_origins, .allowed_entry = "start"}, view, cancellation)));
 
   view.Print("4. What came of it");
   QUARTET_RETURN_IF_ERROR(CheckGatheredMemory(result, view));

@@ -23,6 +23,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/deadline.h"
+#include "core/base/running_wait.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
 #include "core/comm/transport/shared_staging.h"
@@ -130,7 +132,7 @@ class Engine {
   void Wait(Operation& operation) {
     std::unique_lock<std::mutex> lock(mutex_);
     auto done = [&] { return operation.done; };
-    if (!changed_.wait_for(lock, absl::ToChronoNanoseconds(timeout_), done)) {
+    if (!WaitWhileRunning(changed_, lock, Deadline::In(timeout_), done)) {
       GiveUp(operation);
       // The thread may be in the midst of a piece, the last one even; the tensors are the caller's again after that
       // only.

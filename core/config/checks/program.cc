@@ -35,7 +35,12 @@ absl::Status CheckRate(const RunConfig& config, const std::string& trainer) {
 
 // That a run without sources of rewards has something to learn from, and asks for no rewards.
 absl::Status CheckWithoutSources(const RunConfig& c) {
-  if (!c.reward().source().empty()) return absl::OkStatus();
+  if (!c.reward().source().empty()) {
+    if (HasRewards(c) || LearnsWithoutRewards(c) || !ReferenceOf(c).has_value()) return absl::OkStatus();
+    return Bad("reference.pretrain", absl::StrCat("\"", ReferenceOf(c)->pretrain(), "\""),
+               "where the weight of every reward.source is 0 a run learns from its reference alone, and that must be "
+               "another model than actor.pretrain");
+  }
   if (!HasRewards(c) && !LearnsWithoutRewards(c)) {
     return Missing("reward.source",
                    "for example: reward { source { rule: \"exact_match\" } }. Without it a run learns from its "

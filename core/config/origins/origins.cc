@@ -76,16 +76,26 @@ absl::Status CheckPresetHolds(const ConfigSources& sources, const RunConfig& fil
   MakeWayFor(file, &together);
   together.MergeFrom(file);
   const std::map<std::string, std::string> by_file = FlatFields(file), by_both = FlatFields(together);
-  bool differs = false;
+  bool differs = false, holds = false;
   for (const auto& [path, value] : FlatFields(preset)) {
     const auto found = by_both.find(path);
-    if (found != by_both.end() && !by_file.contains(path)) return absl::OkStatus();
+    holds |= found != by_both.end() && !by_file.contains(path);
     differs |= found == by_both.end() || found->second != value;
   }
-  if (!differs) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--preset is ", sources.preset, ", and has no effect: ", sources.file,
-                                                 " sets all that it sets, as the run.textproto of a run does; give the "
-                                                 "file that the run was started with, or set fields with --set"));
+  if (!holds && differs) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--preset is ", sources.preset, ", and has no effect: ", sources.file,
+        " sets all that it sets, as the run.textproto of a run does; give the file that the run was started with, or "
+        "set fields with --set"));
+  }
+  // What else it says is of its method.
+  const std::string &its = preset.algorithm().advantage_estimator(), &own = file.algorithm().advantage_estimator();
+  if (its.empty() || own.empty() || its == own || IsSetBy(sources.overrides, "algorithm.advantage_estimator")) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--preset is ", sources.preset, ", whose algorithm.advantage_estimator is \"", its, "\", and ",
+                   sources.file, " sets \"", own, "\": leave one of them out, or set the field with --set"));
 }
 
 }  // namespace

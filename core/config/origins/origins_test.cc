@@ -138,6 +138,17 @@ TEST(ConfigSources, APresetOfWhichAFileLeavesNothingIsRefused) {
   EXPECT_EQ(error("grpo", Written("own.textproto", "algorithm { eps_clip: 0.3 }\n")), "");
 }
 
+TEST(ConfigSources, APresetOfAnotherMethodThanAFileSetsIsRefused) {
+  const std::string file = Written("own.textproto", "algorithm { advantage_estimator: \"grpo\" }\n");
+  const std::string set = "algorithm.advantage_estimator=\"rloo\"";
+  EXPECT_THAT(std::string(LoadRunConfig({.preset = "rloo", .file = file}, "").status().message()),
+              AllOf(::testing::StartsWith("--preset is rloo, whose algorithm.advantage_estimator is \"rloo\""),
+                    HasSubstr("own.textproto sets \"grpo\"")));
+  EXPECT_EQ(LoadRunConfig({.preset = "rloo", .file = file, .overrides = {set}}, "")->algorithm().advantage_estimator(),
+            "rloo");
+  EXPECT_EQ(LoadRunConfig({.preset = "dapo", .file = file}, "")->algorithm().advantage_estimator(), "grpo");
+}
+
 // It is given the file of a whole run, of which it reads its part.
 TEST(ConfigSources, AnEvaluationRefusesWhatIsSetForItAndIsNotRead) {
   const auto error = [](const std::string& file, const std::vector<std::string>& overrides) {

@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_replace.h"
@@ -68,6 +69,38 @@ TEST(RecordedConfig, IsTheSameWhenItIsGivenAgain) {
   const std::string record = RecordOf(Program::kPpo, kPpoRun);
   const RunConfig again = Again(record, {}).value();
   EXPECT_EQ(PrintRunConfig(again), PrintRunConfig(ReadRecordedConfig(InFile("r.textproto", record))->whole));
+}
+
+TEST(RecordedConfig, DefaultsAreKnownWhateverWhiteSpaceStandsAroundTheirMarks) {
+  const std::string record = RecordOf(Program::kPpo, kPpoRun);
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"\n", "\r\n"}, {"\n", "   \n"}, {"  # default", "\t# default"}, {": ", ":  "}}) {
+    const std::string other = absl::StrReplaceAll(record, {{from, to}});
+    EXPECT_EQ(Again(other, {"actor.lora.r=8"})->actor().learning_rate(), 1e-5) << to;
+  }
+}
+
+TEST(RecordedConfig, WhatIsWrittenOtherwiseThanARunWritesItIsRead) {
+  const std::string record = RecordOf(Program::kPpo, kPpoRun);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    EXPECT_THAT(record, HasSubstr(from));
+    return Again(absl::StrReplaceAll(record, {{from, to}}), {});
+  };
+  const auto one_line = with("dynamic_sampling {\n    filter: \"none\"  # default \"none\"",
+                             "dynamic_sampling { filter: \"none\"  # default \"none\"\n");
+  EXPECT_TRUE(one_line.ok()) << one_line.status();
+  const auto longer =
+      with("input_template: \"{}\"  # default \"{}\"", "input_template: \"{}\"  # default \"{}\"\n  \" more\"");
+  ASSERT_TRUE(longer.ok()) << longer.status();
+  EXPECT_EQ(longer->data().input_template(), "{} more");
+}
+
+TEST(RecordedConfig, AListOfWhichOneElementIsSetIsSet) {
+  const std::string record = RecordOf(Program::kPpo, kPpoRun);
+  ASSERT_THAT(record, HasSubstr("k: 1  # default 1\n"));
+  const RunConfig more =
+      Again(absl::StrReplaceAll(record, {{"  k: 1  # default 1\n", "  k: 1  # default 1\n  k: 2\n"}}), {}).value();
+  EXPECT_THAT(more.eval().k(), testing::ElementsAre(1, 2));
 }
 
 TEST(RecordedConfig, WhatFollowsAnotherFieldDoesSoWhereThatIsSet) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -21,14 +22,42 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-constexpr absl::string_view kMark = "  # default ";
+constexpr absl::string_view kMark = "# default ";
+
+// The field of a line "name: value", which nothing but white space stands before; "" of another line.
+absl::string_view FieldOf(absl::string_view line) {
+  line = absl::StripLeadingAsciiWhitespace(line);
+  const absl::string_view name = line.substr(0, line.find(": "));
+  const bool is_name = name.size() < line.size() &&
+                       std::ranges::all_of(name, [](unsigned char c) { return absl::ascii_isalnum(c) || c == '_'; });
+  return is_name ? name : absl::string_view();
+}
 
 // Whether a line is of a value that is as its mark has it.
 bool IsRecordedDefault(absl::string_view line) {
-  const size_t mark = line.rfind(kMark), colon = line.find(": ");
-  if (mark == absl::string_view::npos || colon == absl::string_view::npos || colon + 2 > mark) return false;
-  const absl::string_view value = line.substr(colon + 2, mark - colon - 2);
-  return value != "\"" && value == line.substr(mark + kMark.size());  // of a text of which the mark is a part
+  const size_t mark = line.rfind(kMark);
+  const absl::string_view name = FieldOf(line);
+  if (name.empty() || mark == absl::string_view::npos) return false;
+  const size_t begin = line.find(": ") + 2;
+  if (begin > mark) return false;
+  const absl::string_view value = absl::StripAsciiWhitespace(line.substr(begin, mark - begin));
+  return value != "\"" &&  // of a text of which the mark is a part
+         value == absl::StripAsciiWhitespace(line.substr(mark + kMark.size()));
+}
+
+// The lines without those of defaults. A list is one where all of its elements are, and a text where it ends in its
+// line.
+std::string WithoutDefaults(absl::string_view text) {
+  std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  for (size_t begin = 0, end = 0; begin < lines.size(); begin = end) {
+    bool all = true;
+    do {
+      all = all && IsRecordedDefault(lines[end++]);
+    } while (end < lines.size() && !FieldOf(lines[begin]).empty() && FieldOf(lines[end]) == FieldOf(lines[begin]));
+    const bool goes_on = end < lines.size() && absl::StartsWith(absl::StripLeadingAsciiWhitespace(lines[end]), "\"");
+    if (all && !goes_on) std::fill(lines.begin() + begin, lines.begin() + end, absl::string_view());
+  }
+  return absl::StrJoin(lines, "\n");
 }
 
 // The values of a field, in text format; "" where it is not set, or there is no message.
@@ -94,15 +123,13 @@ RunConfig WithDefaults(Program program, RunConfig config) {
 
 }  // namespace
 
-std::string DefaultMark(absl::string_view value) { return absl::StrCat(kMark, value); }
+std::string DefaultMark(absl::string_view value) { return absl::StrCat("  ", kMark, value); }
 
 absl::StatusOr<RecordedConfig> ReadRecordedConfig(const std::string& path) {
   RecordedConfig config;
   QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadConfigText(path));
   QUARTET_RETURN_IF_ERROR(ParseTextFormat(path, text, &config.whole));
-  std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
-  std::ranges::replace_if(lines, IsRecordedDefault, absl::string_view());
-  QUARTET_RETURN_IF_ERROR(ParseTextFormat(path, absl::StrJoin(lines, "\n"), &config.set));
+  QUARTET_RETURN_IF_ERROR(ParseTextFormat(path, WithoutDefaults(text), &config.set));
   return config;
 }
 

@@ -81,7 +81,7 @@ int RunRank(int argc, char** argv, const RankMainOptions& options) {
       options.service, listen, server_options.place, !server_options.leader_file.empty(), Environment("MASTER_ADDR"));
   if (!addresses.ok()) {
     QUARTET_LOG(kError) << std::string(addresses.status().message());
-    return 1;
+    return absl::IsInvalidArgument(addresses.status()) ? 2 : 1;
   }
   server_options.listen = addresses->listen;
   server_options.advertised_host = addresses->advertised_host;

@@ -301,7 +301,9 @@ class RankServerImpl final : public RankServer {
       remote_store_ = MakeRemoteStore(channel);
       gate_.Open(remote_store_.get());
     }
-    return group_->Start(channel, std::max(deadline.left(), absl::Seconds(1)));
+    // The others wait for longer than rank 0, which alone knows who is missing.
+    const absl::Duration more = context_.rank == 0 ? absl::ZeroDuration() : options_.connect_timeout / 10;
+    return group_->Start(channel, std::max(deadline.left(), absl::Seconds(1)) + more);
   }
 
   // Loads on this rank's executor thread; the error of whichever rank fails first is the error of all.

@@ -81,8 +81,10 @@ StateManifest Describe(TrainableModel& model, const Partition& partition) {
   manifest.dtype = DtypeOf(state[0].values);
   manifest.optimizer = std::string(model.optimizer().name());
   manifest.optimizer_steps = model.steps();
-  if (const auto& adapters = model.model().config().lora; adapters.has_value())
+  if (const auto& adapters = model.model().config().lora; adapters.has_value()) {
     manifest.base_hash = adapters->base_hash;
+    manifest.adapter_scale = adapters->scale;
+  }
   for (const NamedState& part : state) manifest.kinds.push_back(part.name);
   for (const ParameterGroup& group : model.trained().layout().groups) {
     for (const ParameterSpec& parameter : group.parameters) {
@@ -201,7 +203,7 @@ absl::Status CheckFits(TrainableModel& model, const std::string& folder, const S
   const bool has_average =
       std::any_of(state.begin(), state.end(), [](const NamedState& part) { return part.name == kAverageKind; });
   QUARTET_RETURN_IF_ERROR(CheckGoesOnFrom(manifest, folder, model.optimizer().name(), has_average, section));
-  QUARTET_RETURN_IF_ERROR(CheckStateOfSameBase(manifest, folder, model.model().config().lora));
+  QUARTET_RETURN_IF_ERROR(CheckStateOfSameAdapters(manifest, folder, model.model().config().lora));
   for (const NamedState& part : state) {
     if (reader.FindKind(part.name) < 0) {
       return absl::InvalidArgumentError(absl::StrCat(

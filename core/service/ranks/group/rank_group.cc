@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/logging.h"
 #include "core/base/running_wait.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
@@ -421,7 +422,11 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
       if (stream->Write(out) && !out.has_ask()) Heard(from);
     });
     const auto cancel = [context](const absl::Status& status) { EndCall(context->c_call(), status); };
-    QUARTET_RETURN_IF_ERROR(Admit(message.join(), {.outbox = outbox, .cancel = cancel}));
+    if (const absl::Status admitted = Admit(message.join(), {.outbox = outbox, .cancel = cancel}); !admitted.ok()) {
+      QUARTET_LOG(kWarning) << "refused rank " << from << " (" << message.join().endpoint()
+                            << "): " << admitted.message();
+      return admitted;
+    }
     const absl::Cleanup end = [&] {
       EndLane(from, absl::OkStatus());
       outbox->End();  // who has it still writes nothing more
