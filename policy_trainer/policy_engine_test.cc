@@ -219,7 +219,9 @@ TEST_P(PolicyEngineTest, AnswersForItsModelWithoutTheAdaptersThatItTrainsToTheLa
     EXPECT_EQ(log_probs(engine, context.rank, mine, true), of_model[context.rank]);
     // A rank without sequences takes part alone.
     const auto learned = log_probs(engine, context.rank, mine, false);
-    if (!mine.empty()) EXPECT_NE(learned, of_model[context.rank]);
+    if (!mine.empty()) {
+      EXPECT_NE(learned, of_model[context.rank]);
+    }
   });
 }
 

@@ -216,7 +216,7 @@ TEST_F(OtherNamesTest, RanksMeetUnderTheNameThatAllOfThemKnow) {
 
 TEST_F(OtherNamesTest, ANameThatIsLoopbackHereIsRefusedWhereRanksAreElsewhere) {
   const auto leader = harness_.Wait(Start("policy_trainer", 1, 0), kLong);
-  EXPECT_EQ(leader.exit_code, 1);
+  EXPECT_EQ(leader.exit_code, 2);
   EXPECT_THAT(leader.output, AllOf(HasSubstr("services.policy_trainer.listen is host1:7001"), HasSubstr("127.0.1.1"),
                                    HasSubstr("10.77.0.1")));
 }

@@ -174,7 +174,7 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   QUARTET_ASSIGN_OR_RETURN(
       const PpoResult result,
       TrainByPpo(
-          RunSession(ppo, {.launch = true, .origins = ppo_origins, .allowed_entry = "start"}, view, cancellation)));
+          RunSession(ppo, {.launch = true, .allowed_entry = "start", .origins = ppo_origins}, view, cancellation)));
 
   view.Print("4. What came of it");
   QUARTET_RETURN_IF_ERROR(CheckGatheredMemory(result, view));

@@ -101,6 +101,10 @@ TEST(RecordedConfig, AListOfWhichOneElementIsSetIsSet) {
   const RunConfig more =
       Again(absl::StrReplaceAll(record, {{"  k: 1  # default 1\n", "  k: 1  # default 1\n  k: 2\n"}}), {}).value();
   EXPECT_THAT(more.eval().k(), testing::ElementsAre(1, 2));
+  const RunConfig first =
+      Again(absl::StrReplaceAll(record, {{"  k: 1  # default 1\n", "  k: 3\n  k: 2\n  k: 1  # default 1\n"}}), {})
+          .value();
+  EXPECT_THAT(first.eval().k(), testing::ElementsAre(3, 2, 1));
 }
 
 TEST(RecordedConfig, WhatFollowsAnotherFieldDoesSoWhereThatIsSet) {

@@ -52,7 +52,7 @@ std::string WithoutDefaults(absl::string_view text) {
   for (size_t begin = 0, end = 0; begin < lines.size(); begin = end) {
     bool all = true;
     do {
-      all = all && IsRecordedDefault(lines[end++]);
+      all = IsRecordedDefault(lines[end++]) && all;
     } while (end < lines.size() && !FieldOf(lines[begin]).empty() && FieldOf(lines[end]) == FieldOf(lines[begin]));
     const bool goes_on = end < lines.size() && absl::StartsWith(absl::StripLeadingAsciiWhitespace(lines[end]), "\"");
     if (all && !goes_on) std::fill(lines.begin() + begin, lines.begin() + end, absl::string_view());
