@@ -140,7 +140,7 @@ TEST(ConfigSources, APresetOfWhichAFileLeavesNothingIsRefused) {
 
 TEST(ConfigSources, APresetOfAnotherMethodThanAFileSetsIsRefused) {
   const std::string file = Written("own.textproto", "algorithm { advantage_estimator: \"grpo\" }\n");
-  const std::string set = "algorithm.advantage_estimator=\"rloo\"";
+  const std::string set = "algorithm.advantage_estimator=rloo";
   EXPECT_THAT(std::string(LoadRunConfig({.preset = "rloo", .file = file}, "").status().message()),
               AllOf(::testing::StartsWith("--preset is rloo, whose algorithm.advantage_estimator is \"rloo\""),
                     HasSubstr("own.textproto sets \"grpo\"")));

@@ -754,11 +754,12 @@ TEST(Process, TakesItsPlaceFromSlurm) {
 }
 
 TEST(Process, ExplainsAnEnvironmentThatDoesNotFit) {
-  Toy({"--listen=127.0.0.1:0"}, Node(1)).ExpectEnd(1, {"port", "127.0.0.1:0"});
+  Toy({"--listen=127.0.0.1:0"}, Node(1)).ExpectEnd(2, {"port", "127.0.0.1:0"});
   Toy({"--ranks=4"}, Node(1)).ExpectEnd(2, {"--ranks=4", "2 ranks"});
   Toy({}, {{"RANK", "0"}}).ExpectEnd(2, {"WORLD_SIZE"});
   Toy({}, {{"RANK", "x"}, {"WORLD_SIZE", "2"}}).ExpectEnd(2, {"RANK", "'x'"});
   Toy({}, {{"RANK", "2"}, {"WORLD_SIZE", "2"}}).ExpectEnd(2, {"RANK=2", "WORLD_SIZE=2"});
+  Toy({}, {{"WORLD_SIZE", "2"}}).ExpectEnd(2, {"WORLD_SIZE is set", "RANK is not"});
 }
 
 }  // namespace
