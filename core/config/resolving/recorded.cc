@@ -55,7 +55,8 @@ std::string WithoutDefaults(absl::string_view text) {
       all = IsRecordedDefault(lines[end++]) && all;
     } while (end < lines.size() && !FieldOf(lines[begin]).empty() && FieldOf(lines[end]) == FieldOf(lines[begin]));
     const bool goes_on = end < lines.size() && absl::StartsWith(absl::StripLeadingAsciiWhitespace(lines[end]), "\"");
-    if (all && !goes_on) std::fill(lines.begin() + begin, lines.begin() + end, absl::string_view());
+    if (all && !goes_on)
+      std::fill(lines.begin() + begin, lines.begin() + end, absl::string_view(""));  // whose data is not null
   }
   return absl::StrJoin(lines, "\n");
 }
