@@ -17,6 +17,8 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kThought = "<think>", kThoughtEnd = "</think>";
 constexpr std::string_view kSpace = " \t\r\n";
+// Of a message; each is put through the template with those before it.
+constexpr size_t kMostCalls = 128;
 
 bool Has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
@@ -175,7 +177,7 @@ void MessageReader::Tell(size_t bytes, std::string* text) {
 
 bool MessageReader::TellCalls(std::string_view written, MessagePart* part) {
   const std::optional<std::vector<WrittenCall>> found = ReadCalls(*form_.calls, written);
-  if (!found.has_value()) return false;
+  if (!found.has_value() || calls_.size() + found->size() > kMostCalls) return false;
   std::vector<ordered_json> calls;
   std::set<std::string> ids = ids_;
   for (const WrittenCall& call : *found) {
@@ -188,7 +190,10 @@ bool MessageReader::TellCalls(std::string_view written, MessagePart* part) {
         {{"id", id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments.dump()}}}});
   }
   if (!CanComeBack(calls)) return false;
-  calls_.insert(calls_.end(), calls.begin(), calls.end());
+  for (ordered_json call : calls) {
+    call["function"]["arguments"] = "{}";
+    calls_.push_back(std::move(call));
+  }
   part->calls.insert(part->calls.end(), std::make_move_iterator(calls.begin()), std::make_move_iterator(calls.end()));
   ids_ = std::move(ids);
   space_.clear();

@@ -40,7 +40,8 @@ struct MessagePart {
 
 // What Read and Finish give, laid end to end, is the message. White space around thoughts and calls is left out. What
 // has the marks of calls and is none that requests can bring back and the chat template writes, with those before it,
-// is content with its marks. Thoughts come first. The work for a piece does not grow with the text before it.
+// is content with its marks, and so is a call behind the first 128. Thoughts come first. The work for a piece does not
+// grow with the text before it.
 class MessageReader {
  public:
   // `tokenizer` outlives this. Ids of calls follow from `id`.
@@ -75,7 +76,7 @@ class MessageReader {
   size_t body_ = 0;                // where in `held_` a call's JSON begins
   size_t searched_ = 0;            // where its end mark may begin
   bool has_content_ = false;
-  std::vector<nlohmann::ordered_json> calls_;  // all that are told
+  std::vector<nlohmann::ordered_json> calls_;  // all that are told, without their arguments
   std::set<std::string> ids_;
 };
 

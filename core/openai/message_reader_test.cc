@@ -246,6 +246,18 @@ TEST(MessageReader, TellsThoughtsApart) {
   EXPECT_EQ(ReadMessage(*LoadChatModel("llama3"), "<think>a</think>b").content, "<think>a</think>b");
 }
 
+TEST(MessageReader, LeavesCallsBehindTheMostOfAMessageAsTheyAre) {
+  const auto qwen = LoadChatModel("qwen");
+  const std::string one = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": [1, 2]}}</tool_call>";
+  std::string all;
+  for (int i = 0; i < 130; ++i) all += one;
+  const MessagePart part = ReadInPieces(MessageReader(FormOf(*qwen), *qwen, "a"), all, 1000);
+  ASSERT_THAT(part.calls, SizeIs(128));
+  EXPECT_EQ(part.calls[0]["function"]["arguments"], "{\"a\":[1,2]}");
+  EXPECT_EQ(part.calls[127]["function"]["arguments"], "{\"a\":[1,2]}");
+  EXPECT_EQ(part.content, one + one);
+}
+
 // Nothing is looked through twice, which would take minutes here.
 TEST(MessageReader, GoesThroughLongAnswersOnce) {
   const auto qwen = LoadChatModel("qwen");

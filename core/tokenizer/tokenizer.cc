@@ -65,7 +65,14 @@ nlohmann::ordered_json WithoutInvalidUtf8(const nlohmann::ordered_json& value) {
     if (value.is_array()) {
       valid.push_back(WithoutInvalidUtf8(item));
     } else {
-      valid.emplace(ReplaceInvalidUtf8(name), WithoutInvalidUtf8(item));
+      using Object = nlohmann::ordered_json::object_t;
+      std::string valid_name = ReplaceInvalidUtf8(name);
+      // Names of an object are different already: past the look-up, which goes through all.
+      if (valid_name == name) {
+        static_cast<Object::Container&>(valid.get_ref<Object&>()).emplace_back(name, WithoutInvalidUtf8(item));
+      } else {
+        valid.emplace(std::move(valid_name), WithoutInvalidUtf8(item));
+      }
     }
   }
   return valid;

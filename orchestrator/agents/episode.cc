@@ -109,7 +109,9 @@ Episode::Episode(const Tokenizer* tokenizer, const std::vector<int32_t>& ends) :
 
 absl::StatusOr<EpisodeRequest> Episode::Begin(std::vector<ChatMessage> messages, const OrderedJson& kwargs) {
   Turn turn;
-  const std::vector<int64_t> answers = PutBack(&messages, &turn.conversation);
+  std::vector<uint64_t> conversations;
+  const std::vector<int64_t> answers = PutBack(&messages, &conversations);
+  turn.conversation = conversations.back();
   QUARTET_ASSIGN_OR_RETURN(turn.text, tokenizer_->ApplyChatTemplate(messages, /*add_generation_prompt=*/true, kwargs));
   const absl::StatusOr<std::string> unopened = tokenizer_->ApplyChatTemplate(messages, false, kwargs);
   turn.opening = unopened.ok() && turn.text.starts_with(*unopened) ? unopened->size() : turn.text.size();
@@ -117,6 +119,12 @@ absl::StatusOr<EpisodeRequest> Episode::Begin(std::vector<ChatMessage> messages,
   for (size_t count = messages.size(); count > 0 && turn.parent < 0; --count) {
     const int64_t answer = answers[count - 1];
     if (answer < 0) continue;
+    // The same words may have been answered to something else.
+    if (conversations[count - 1] != turns_[answer].conversation) {
+      const absl::StatusOr<std::string> asked =
+          tokenizer_->ApplyChatTemplate({messages.begin(), messages.begin() + count - 1}, true, kwargs);
+      if (!asked.ok() || *asked != turns_[answer].text) continue;
+    }
     const std::string_view behind =
         BehindTurn(turns_[answer], {messages.begin(), messages.begin() + count}, kwargs, turn.text);
     if (behind.empty()) continue;
@@ -145,12 +153,13 @@ void Episode::Answered(int64_t turn, DrawnAnswer drawn, ChatMessage message) {
   turns_[turn].answered = true;
 }
 
-std::vector<int64_t> Episode::PutBack(std::vector<ChatMessage>* messages, uint64_t* conversation) const {
+std::vector<int64_t> Episode::PutBack(std::vector<ChatMessage>* messages, std::vector<uint64_t>* conversations) const {
   std::vector<int64_t> answers;
+  conversations->assign(1, 0);
   for (ChatMessage& message : *messages) {
-    answers.push_back(TurnOf(message, *conversation));
+    answers.push_back(TurnOf(message, conversations->back()));
     if (answers.back() >= 0) message = turns_[answers.back()].message;
-    *conversation = HashBytes(Dump(message), *conversation);
+    conversations->push_back(HashBytes(Dump(message), conversations->back()));
   }
   return answers;
 }
@@ -171,6 +180,9 @@ int64_t Episode::TurnOf(const ChatMessage& message, uint64_t conversation) const
 std::string_view Episode::BehindTurn(const Turn& turn, std::vector<ChatMessage> messages, const OrderedJson& kwargs,
                                      std::string_view text) const {
   if (!text.starts_with(std::string_view(turn.text).substr(0, turn.opening))) return "";
+  for (const char* part : {"reasoning_content", "content"}) {
+    if (text.find(StrippedPart(turn.message, part), turn.opening) == std::string_view::npos) return "";
+  }
   // The conversation as the template writes it where this turn is the last, up to the end of the turn.
   const absl::StatusOr<std::string> whole = tokenizer_->ApplyChatTemplate(messages, false, kwargs);
   if (!whole.ok() || !whole->starts_with(turn.text)) return "";

@@ -75,8 +75,8 @@ class Episode {
   };
 
   // Puts what was answered in the place of what the client made of it. By message the turn that it is of, or -1; and
-  // the hash of the messages.
-  std::vector<int64_t> PutBack(std::vector<ChatMessage>* messages, uint64_t* conversation) const;
+  // the hash of the messages before it, and of all behind these.
+  std::vector<int64_t> PutBack(std::vector<ChatMessage>* messages, std::vector<uint64_t>* conversations) const;
   int64_t TurnOf(const ChatMessage& message, uint64_t conversation) const;
   // `messages` end with the answer of `turn`, and are the beginning of those that the template writes as `text`: what
   // stands there from the end token on which it writes behind that answer. "" where the turn does not stand there as it

@@ -78,6 +78,18 @@ MATCHER_P(BeginsWith, ids, "") { return arg.size() >= ids.size() && std::equal(i
 
 int64_t Actions(const EpisodeSequence& sequence) { return std::ranges::count(sequence.is_action, true); }
 
+TEST(Episode, LosesNoMessageWhereAnAnswerIsRepeatedByTheClient) {
+  for (const char* name : {"grouped_results", "dated", "keeps_thoughts", "drops_thoughts"}) {
+    Played episode(name);
+    const EpisodeRequest first = episode.Ask({User("a question")});
+    const Ids drawn = episode.Answer(first, "Ok.", Said("Ok."));
+    const EpisodeRequest second =
+        episode.Ask({User("a question"), Said("Ok."), User("a file"), Said("Ok."), User("the end")});
+    EXPECT_THAT(episode.Text(second.prompt), testing::HasSubstr("a file")) << name;
+    EXPECT_THAT(second.prompt, BeginsWith(first.prompt)) << name;
+  }
+}
+
 TEST(Episode, GoesOnFromTheIdsThatWereDrawnHoweverTheyWouldBeEncoded) {
   Played episode("grouped_results");
   const EpisodeRequest first = episode.Ask({User("2 and 2?")});
