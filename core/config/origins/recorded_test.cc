@@ -96,15 +96,15 @@ TEST(RecordedConfig, WhatIsWrittenOtherwiseThanARunWritesItIsRead) {
 }
 
 TEST(RecordedConfig, AListOfWhichOneElementIsSetIsSet) {
-  const std::string record = RecordOf(Program::kPpo, kPpoRun);
-  ASSERT_THAT(record, HasSubstr("k: 1  # default 1\n"));
-  const RunConfig more =
-      Again(absl::StrReplaceAll(record, {{"  k: 1  # default 1\n", "  k: 1  # default 1\n  k: 2\n"}}), {}).value();
-  EXPECT_THAT(more.eval().k(), testing::ElementsAre(1, 2));
-  const RunConfig first =
-      Again(absl::StrReplaceAll(record, {{"  k: 1  # default 1\n", "  k: 3\n  k: 2\n  k: 1  # default 1\n"}}), {})
-          .value();
-  EXPECT_THAT(first.eval().k(), testing::ElementsAre(3, 2, 1));
+  std::vector<std::string> with_samples = kPpoRun;
+  with_samples.push_back("eval.n_samples_per_prompt=4");
+  const std::string record = RecordOf(Program::kPpo, with_samples);
+  ASSERT_THAT(record, HasSubstr("  k: 1  # default 1\n  k: 4  # default 4\n"));
+  const auto with = [&](const std::string& from, const std::string& to) {
+    return Again(absl::StrReplaceAll(record, {{from, to}}), {}).value();
+  };
+  EXPECT_THAT(with("k: 4  # default 4", "k: 2  # default 4").eval().k(), testing::ElementsAre(1, 2));
+  EXPECT_THAT(with("k: 1  # default 1", "k: 3").eval().k(), testing::ElementsAre(3, 4));
 }
 
 TEST(RecordedConfig, WhatFollowsAnotherFieldDoesSoWhereThatIsSet) {
