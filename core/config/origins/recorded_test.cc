@@ -97,7 +97,7 @@ TEST(RecordedConfig, WhatIsWrittenOtherwiseThanARunWritesItIsRead) {
 
 TEST(RecordedConfig, AListOfWhichOneElementIsSetIsSet) {
   std::vector<std::string> with_samples = kPpoRun;
-  with_samples.insert(with_samples.end(), {"eval.n_samples_per_prompt=4", "eval.temperature=1"});
+  with_samples.insert(with_samples.end(), {"eval.data=/h.jsonl", "eval.n_samples_per_prompt=4", "eval.temperature=1"});
   const std::string record = RecordOf(Program::kPpo, with_samples);
   ASSERT_THAT(record, HasSubstr("  k: 1  # default 1\n  k: 4  # default 4\n"));
   const auto with = [&](const std::string& from, const std::string& to) {
