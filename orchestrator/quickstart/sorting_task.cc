@@ -9,7 +9,7 @@
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
-#include "core/model/initialize.h"
+#include "orchestrator/quickstart/tiny_model.h"
 
 namespace quartet {
 namespace {
@@ -24,12 +24,7 @@ constexpr size_t kHeldoutProblems = 200;
 constexpr double kRightDemonstrations = 0.30;  // the others sort downwards
 
 // The vocabulary: special tokens, space and "=", then the letters.
-constexpr int32_t kPad = 0;
-constexpr int32_t kEos = 1;
-constexpr int32_t kSpace = 2;
-constexpr int32_t kEquals = 3;
-constexpr int32_t kFirstLetter = 4;
-constexpr int32_t kVocabulary = kFirstLetter + 26;
+constexpr int32_t kVocabulary = 2 + 2 + 26;
 
 constexpr int kPromptMaxLen = 16;
 constexpr int kAnswerMaxLen = 7;  // five letters, the end token, and room for one too many
@@ -60,22 +55,6 @@ absl::Status WriteProblems(const std::string& path, const std::vector<SortingPro
   return AtomicWriteFile(path, lines);
 }
 
-void ConfigureService(ServicePlacement* placement) {
-  placement->set_listen("127.0.0.1:0");
-  placement->set_ranks(2);
-  placement->set_threads(1);
-}
-
-// What actor and critic have in common, in both phases.
-void ConfigureTrainer(TrainerConfig* trainer, const std::string& model) {
-  trainer->set_pretrain(model);
-  trainer->set_dtype("fp32");
-  trainer->set_lr_scheduler("cosine");
-  trainer->set_lr_warmup_ratio(0.1);
-  trainer->set_min_lr_ratio(0.1);
-  trainer->set_gradient_checkpointing(false);
-}
-
 }  // namespace
 
 SortingTask MakeSortingTask(uint64_t seed) {
@@ -100,74 +79,13 @@ SortingTask MakeSortingTask(uint64_t seed) {
   return task;
 }
 
-ModelConfig SortingModelConfig() {
-  ModelConfig config;
-  config.model_type = "llama";
-  config.vocab_size = kVocabulary;
-  config.hidden_size = 64;
-  config.intermediate_size = 128;
-  config.num_hidden_layers = 4;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 4;
-  config.head_dim = 16;
-  config.max_position_embeddings = 128;
-  config.rms_norm_eps = 1e-5;
-  config.rope_theta = 10000;
-  config.tie_word_embeddings = false;
-  config.initializer_range = 0.05;
-  config.pad_token_id = kPad;
-  config.eos_token_ids = {kEos};
-  return config;
-}
+ModelConfig SortingModelConfig() { return TinyDecoder(kVocabulary); }
 
 std::string SortingTokenizerJson() {
-  Json tokenizer;
-  tokenizer["version"] = "1.0";
-  tokenizer["truncation"] = nullptr;
-  tokenizer["padding"] = nullptr;
-  tokenizer["added_tokens"] = Json::array();
-  Json vocabulary;
-  for (const auto& [id, content] : {std::pair(kPad, "<pad>"), std::pair(kEos, "<eos>")}) {
-    vocabulary[content] = id;
-    Json token;
-    token["id"] = id;
-    token["content"] = content;
-    for (const char* property : {"single_word", "lstrip", "rstrip", "normalized"}) token[property] = false;
-    token["special"] = true;
-    tokenizer["added_tokens"].push_back(token);
-  }
-  vocabulary["\u0120"] = kSpace;  // how byte-level tokenizers write a space
-  vocabulary["="] = kEquals;
-  for (char letter = 'a'; letter <= 'z'; ++letter) vocabulary[std::string(1, letter)] = kFirstLetter + (letter - 'a');
-  tokenizer["normalizer"] = nullptr;
-  const Json byte_level = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
-  tokenizer["pre_tokenizer"] = byte_level;
-  tokenizer["post_processor"] = nullptr;
-  tokenizer["decoder"] = byte_level;
-  Json model;
-  model["type"] = "BPE";
-  model["dropout"] = nullptr;
-  model["unk_token"] = nullptr;
-  model["continuing_subword_prefix"] = nullptr;
-  model["end_of_word_suffix"] = nullptr;
-  model["fuse_unk"] = false;
-  model["byte_fallback"] = false;
-  model["ignore_merges"] = false;
-  model["vocab"] = vocabulary;
-  model["merges"] = Json::array();
-  tokenizer["model"] = model;
-  return tokenizer.dump(2) + "\n";
-}
-
-std::string SortingTokenizerConfigJson() {
-  Json config;
-  config["tokenizer_class"] = "PreTrainedTokenizerFast";
-  config["eos_token"] = "<eos>";
-  config["pad_token"] = "<pad>";
-  config["clean_up_tokenization_spaces"] = false;
-  config["model_max_length"] = 128;
-  return config.dump(2) + "\n";
+  // How byte-level tokenizers write a space.
+  std::vector<std::string> characters = {"\u0120", "="};
+  for (char letter = 'a'; letter <= 'z'; ++letter) characters.emplace_back(1, letter);
+  return CharacterTokenizerJson({"<pad>", "<eos>"}, characters);
 }
 
 absl::Status WriteSortingTask(const std::string& folder, uint64_t seed, SortingTaskFiles* files) {
@@ -180,10 +98,8 @@ absl::Status WriteSortingTask(const std::string& folder, uint64_t seed, SortingT
   QUARTET_RETURN_IF_ERROR(WriteProblems(files->sft, task.demonstrations, "response"));
   QUARTET_RETURN_IF_ERROR(WriteProblems(files->train, task.train, "label"));
   QUARTET_RETURN_IF_ERROR(WriteProblems(files->heldout, task.heldout, "label"));
-  QUARTET_RETURN_IF_ERROR(
-      WriteRandomModel(SortingModelConfig(), HeadKind::kVocabulary, seed, Dtype::kF32, files->model));
-  QUARTET_RETURN_IF_ERROR(AtomicWriteFile(files->model + "/tokenizer.json", SortingTokenizerJson()));
-  return AtomicWriteFile(files->model + "/tokenizer_config.json", SortingTokenizerConfigJson());
+  return WriteTinyModelFolder(files->model, SortingModelConfig(), seed, SortingTokenizerJson(),
+                              TinyTokenizerConfigJson(/*chat_template=*/""));
 }
 
 RunConfig SortingSftConfig(const SortingTaskFiles& files, const std::string& run_dir, uint64_t seed) {
@@ -193,11 +109,11 @@ RunConfig SortingSftConfig(const SortingTaskFiles& files, const std::string& run
   config.mutable_sft()->add_data(files.sft);
   config.mutable_train()->set_train_batch_size(64);
   config.mutable_train()->set_max_steps(300);
-  ConfigureTrainer(config.mutable_actor(), files.model);
+  ConfigureTinyTrainer(config.mutable_actor(), files.model);
   config.mutable_actor()->set_learning_rate(3e-3);
   config.mutable_actor()->set_max_len(kPromptMaxLen + kAnswerMaxLen);
   config.mutable_actor()->set_lr_warmup_ratio(0.03);
-  ConfigureService(config.mutable_services()->mutable_policy_trainer());
+  ConfigureTinyService(config.mutable_services()->mutable_policy_trainer());
   return config;
 }
 
@@ -227,10 +143,10 @@ RunConfig SortingPpoConfig(const SortingTaskFiles& files, const std::string& pol
   algorithm->mutable_kl()->set_init_kl_coef(0.01f);
   algorithm->mutable_kl()->set_kl_estimator("k1");
 
-  ConfigureTrainer(config.mutable_actor(), policy);
+  ConfigureTinyTrainer(config.mutable_actor(), policy);
   config.mutable_actor()->set_learning_rate(actor_learning_rate);
   if (actor_learning_rate == 0) config.mutable_actor()->set_allow_zero_learning_rate(true);
-  ConfigureTrainer(config.mutable_critic(), policy);
+  ConfigureTinyTrainer(config.mutable_critic(), policy);
   config.mutable_critic()->set_learning_rate(1e-3);
 
   config.mutable_reward()->add_source()->set_rule("exact_match");
@@ -239,7 +155,7 @@ RunConfig SortingPpoConfig(const SortingTaskFiles& files, const std::string& pol
   for (ServicePlacement* placement :
        {config.mutable_services()->mutable_rollout(), config.mutable_services()->mutable_policy_trainer(),
         config.mutable_services()->mutable_critic_trainer(), config.mutable_services()->mutable_scorer()}) {
-    ConfigureService(placement);
+    ConfigureTinyService(placement);
   }
   return config;
 }

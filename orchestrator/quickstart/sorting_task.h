@@ -37,12 +37,11 @@ struct SortingTask {
 // A function of the seed alone.
 SortingTask MakeSortingTask(uint64_t seed);
 
-// The shape of the model, 168,256 parameters.
+// The shape of the model.
 ModelConfig SortingModelConfig();
 
 // tokenizer.json: one token a character.
 std::string SortingTokenizerJson();
-std::string SortingTokenizerConfigJson();
 
 // Makes `folder` and writes all files into it.
 absl::Status WriteSortingTask(const std::string& folder, uint64_t seed, SortingTaskFiles* files);
