@@ -94,8 +94,9 @@ uint64_t HashOf(const std::vector<int32_t>& ids) {
   return HashBytes({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t)});
 }
 
-void Append(const std::vector<int32_t>& more, std::vector<int32_t>* ids) {
-  ids->insert(ids->end(), more.begin(), more.end());
+template <typename T>
+void Append(const std::vector<T>& more, std::vector<T>* to) {
+  to->insert(to->end(), more.begin(), more.end());
 }
 
 }  // namespace
@@ -266,13 +267,14 @@ std::vector<EpisodeSequence> Episode::Sequences() const {
   std::vector<bool> trained(turns_.size());
   for (EpisodeSequence& sequence : sequences) {
     for (const int64_t on_path : PathTo(sequence.last_turn)) {
-      const auto& [ids, log_probs, versions] = turns_[on_path].drawn;
+      const DrawnAnswer& drawn = turns_[on_path].drawn;
       sequence.is_action.resize(sequence.is_action.size() + turns_[on_path].fed.size(), false);
-      sequence.is_action.resize(sequence.is_action.size() + ids.size(), !trained[on_path]);
+      sequence.is_action.resize(sequence.is_action.size() + drawn.ids.size(), !trained[on_path]);
       if (trained[on_path]) continue;
       trained[on_path] = true;
-      sequence.log_probs.insert(sequence.log_probs.end(), log_probs.begin(), log_probs.end());
-      sequence.policy_versions.insert(sequence.policy_versions.end(), versions.begin(), versions.end());
+      Append(drawn.log_probs, &sequence.log_probs);
+      Append(drawn.sampled_log_probs, &sequence.sampled_log_probs);
+      Append(drawn.policy_versions, &sequence.policy_versions);
     }
   }
   return sequences;

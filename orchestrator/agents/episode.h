@@ -24,8 +24,9 @@ struct EpisodeRequest {
 // What a policy drew behind a prompt.
 struct DrawnAnswer {
   std::vector<int32_t> ids;  // with the end token, where one was drawn
-  // One an id each.
+  // One an id each: of the whole distribution, and of what was drawn from, after penalties and truncation.
   std::vector<float> log_probs;
+  std::vector<float> sampled_log_probs;
   std::vector<uint64_t> policy_versions;
 };
 
@@ -36,6 +37,7 @@ struct EpisodeSequence {
   std::vector<bool> is_action;  // as long as `ids`
   // One an action each.
   std::vector<float> log_probs;
+  std::vector<float> sampled_log_probs;
   std::vector<uint64_t> policy_versions;
 };
 
