@@ -4,21 +4,34 @@
 #include <utility>
 
 namespace quartet {
+namespace {
+
+bool GoesOn(char byte) { return (byte & 0xC0) == 0x80; }  // within a character
+
+}  // namespace
 
 int64_t CountCharacters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+  return std::count_if(text.begin(), text.end(), [](char byte) { return !GoesOn(byte); });
 }
 
 std::string AnswerText::Read(int32_t token) {
   ++tokens_;
   if (stop_string_ != nullptr || options_->silent.contains(token)) return "";
   if (const auto mark = options_->marks.find(token); mark != options_->marks.end()) {
+    if (std::string begun = reader_.Finish(); !begun.empty()) {
+      waiting_marks_.push_back({std::move(begun), &mark->second});
+      return "";
+    }
     marks_.emplace_back(held_.size(), &mark->second);
     return held_.empty() ? Give(0) : "";
   }
-  std::string piece = reader_.Read(token);
+  const std::string piece = reader_.Read(token);
   characters_ += CountCharacters(piece);
-  if (options_->stop == nullptr) return piece;
+  if (!piece.empty()) PlaceMarks(piece);
+  if (options_->stop == nullptr) {
+    held_ += piece;
+    return Give(held_.size());
+  }
   for (const char byte : piece) {
     held_ += byte;
     state_ = options_->stop->Next(state_, byte);
@@ -28,6 +41,15 @@ std::string AnswerText::Read(int32_t token) {
     return Give(held_.size() - (options_->includes_stop ? 0 : found->size()));
   }
   return Give(held_.size() - (options_->includes_stop ? 0 : options_->stop->Begun(state_)));
+}
+
+void AnswerText::PlaceMarks(std::string_view piece) {
+  for (const WaitingMark& mark : waiting_marks_) {
+    size_t bytes = std::ranges::mismatch(piece, mark.begun).in1 - piece.begin();
+    if (bytes == 0) bytes = std::find_if_not(piece.begin() + 1, piece.end(), GoesOn) - piece.begin();
+    marks_.emplace_back(held_.size() + bytes, mark.name);
+  }
+  waiting_marks_.clear();
 }
 
 std::string AnswerText::Give(size_t bytes) {
@@ -47,7 +69,10 @@ std::string AnswerText::Give(size_t bytes) {
 
 std::string AnswerText::Finish() {
   if (stop_string_ != nullptr) return "";
-  return Give(held_.size()) + reader_.Finish();
+  const std::string rest = reader_.Finish();
+  if (!rest.empty()) PlaceMarks(rest);
+  held_ += rest;
+  return Give(held_.size());
 }
 
 }  // namespace quartet

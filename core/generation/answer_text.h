@@ -26,7 +26,8 @@ struct AnswerTextOptions {
   int64_t min_tokens = 0;
   bool includes_stop = false;  // the text has the stop string that ends it
   std::set<int32_t> silent;    // tokens that have no text
-  // Special tokens that are told by these names, where they stand in the text. For stop strings they are not there.
+  // Special tokens that are told by these names, where they stand in the text. For stop strings they are not there. One
+  // within a character stands behind it, and behind what becomes none as what it is told as.
   std::map<int32_t, std::string> marks;
 };
 
@@ -49,15 +50,24 @@ class AnswerText {
   std::string Finish();
 
  private:
+  // A mark behind the beginning of a character.
+  struct WaitingMark {
+    std::string begun;  // as it reads if no more of it comes
+    const std::string* name;
+  };
+
+  // Marks that wait have their place in `piece`, which comes behind what is held.
+  void PlaceMarks(std::string_view piece);
+  // The first `bytes` of what is held, with the marks in it.
+  std::string Give(size_t bytes);
+
   TextReader reader_;
   const std::shared_ptr<const AnswerTextOptions> options_;
   int64_t tokens_ = 0;
   int64_t characters_ = 0;
-  // The first `bytes` of what is held, with the marks in it.
-  std::string Give(size_t bytes);
-
   std::string held_;                                          // not given yet
   std::vector<std::pair<size_t, const std::string*>> marks_;  // behind so many bytes of it
+  std::vector<WaitingMark> waiting_marks_;
   StopStrings::State state_ = StopStrings::kStart;
   const std::string* stop_string_ = nullptr;
 };

@@ -63,6 +63,26 @@ TEST(AnswerText, HasTheNamesOfMarksWhereTheyStand) {
   EXPECT_EQ(Given(Words(), {1, 0, 2}, marked), (Strings{"the", "", " ", "cat"}));
 }
 
+TEST(AnswerText, HasMarksBehindTheCharacterThatTheyStandIn) {
+  const PieceTokenizer tokenizer({"<end>", "\xF0", "\x9F", "\x98", "\x80", "a"});
+  const std::string smile = "\xF0\x9F\x98\x80", broken = "\xEF\xBF\xBD";
+  for (const Strings& stop : {Strings{}, Strings{"b"}}) {
+    AnswerTextOptions marked = EndedBy(stop);
+    if (stop.empty()) marked.stop = nullptr;
+    marked.marks = {{0, "[MARK]"}};
+    EXPECT_EQ(Given(tokenizer, {5, 1, 2, 0, 5}, marked), (Strings{"a", "", "", "", broken + "[MARK]a", ""}));
+    EXPECT_EQ(Given(tokenizer, {1, 0, 0, 2, 3, 4, 0, 5}, marked),
+              (Strings{"", "", "", "", "", smile + "[MARK][MARK]", "[MARK]", "a", ""}));
+    EXPECT_EQ(Given(tokenizer, {1, 0, 1, 2, 3, 4}, marked),
+              (Strings{"", "", "", "", "", broken + "[MARK]" + smile, ""}));
+    EXPECT_EQ(Given(tokenizer, {1, 2, 0}, marked), (Strings{"", "", "", broken + "[MARK]"}));
+  }
+  // For stop strings it is not there, as for the engine.
+  AnswerTextOptions marked = EndedBy({smile + "a"});
+  marked.marks = {{0, "[MARK]"}};
+  EXPECT_EQ(Given(tokenizer, {5, 1, 0, 2, 3, 4, 5}, marked), (Strings{"a", "", "", "", "", "", "", ""}));
+}
+
 TEST(AnswerText, CountsTheCharactersItHasRead) {
   AnswerTextOptions options = EndedBy({"t!"});
   options.silent = {8};

@@ -169,7 +169,7 @@ void MessageReader::Tell(size_t bytes, std::string* text) {
   if (end > 0) {
     leaves_space_out_ = false;
     has_content_ = has_content_ || place_ != Place::kThought;
-    *text += std::exchange(space_, "");
+    *text += std::exchange(joint_, "") + std::exchange(space_, "");
     text->append(told, 0, end);
   }
   space_.append(told, end);
@@ -179,10 +179,10 @@ bool MessageReader::TellCalls(std::string_view written, MessagePart* part) {
   const std::optional<std::vector<WrittenCall>> found = ReadCalls(*form_.calls, written);
   if (!found.has_value() || calls_.size() + found->size() > kMostCalls) return false;
   std::vector<ordered_json> calls;
-  std::set<std::string> ids = ids_;
+  std::set<std::string> ids;
   for (const WrittenCall& call : *found) {
     std::string id = call.id;
-    for (size_t n = calls_.size() + calls.size(); !IsCallId(id) || ids.contains(id); ++n) {
+    for (size_t n = calls_.size() + calls.size(); !IsCallId(id) || IsTaken(id) || ids.contains(id); ++n) {
       id = MakeCallId(absl::StrCat(id_, "/", n));
     }
     ids.insert(id);
@@ -195,7 +195,8 @@ bool MessageReader::TellCalls(std::string_view written, MessagePart* part) {
     calls_.push_back(std::move(call));
   }
   part->calls.insert(part->calls.end(), std::make_move_iterator(calls.begin()), std::make_move_iterator(calls.end()));
-  ids_ = std::move(ids);
+  ids_.merge(ids);
+  if (has_content_ && joint_.empty()) joint_ = space_.empty() ? "\n" : space_;
   space_.clear();
   leaves_space_out_ = true;
   return true;

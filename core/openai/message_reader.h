@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -20,6 +21,8 @@ struct MessageForm {
   const CallFormat* calls = nullptr;  // null: calls stay text
   bool thoughts = false;              // those between <think> and </think>; else they stay text
   bool in_thought = false;            // the prompt has begun one
+  // Ids of the calls that the conversation has; null: none. No other call gets one of them.
+  std::shared_ptr<const std::set<std::string>> call_ids;
 
   // Whether the chat template writes back thoughts that it is given as reasoning_content.
   static bool WritesThoughts(std::string_view chat_template);
@@ -38,10 +41,10 @@ struct MessagePart {
   void Add(MessagePart more);
 };
 
-// What Read and Finish give, laid end to end, is the message. White space around thoughts and calls is left out. What
-// has the marks of calls and is none that requests can bring back and the chat template writes, with those before it,
-// is content with its marks, and so is a call behind the first 128. Thoughts come first. The work for a piece does not
-// grow with the text before it.
+// What Read and Finish give, laid end to end, is the message. White space around thoughts and calls is left out;
+// between texts on both sides of calls what stands before these, or else a newline. What has the marks of calls and is
+// none that requests can bring back and the chat template writes, with those before it, is content with its marks, and
+// so is a call behind the first 128. Thoughts come first. The work for a piece does not grow with the text before it.
 class MessageReader {
  public:
   // `tokenizer` outlives this. Ids of calls follow from `id`.
@@ -63,6 +66,9 @@ class MessageReader {
   // The first `bytes` of what is held are a part of a text, whose end may be white space that is left out.
   void Tell(size_t bytes, std::string* text);
   bool TellCalls(std::string_view written, MessagePart* part);
+  bool IsTaken(const std::string& id) const {
+    return ids_.contains(id) || (form_.call_ids != nullptr && form_.call_ids->contains(id));
+  }
   bool CanComeBack(const std::vector<nlohmann::ordered_json>& calls) const;
 
   MessageForm form_;
@@ -72,12 +78,13 @@ class MessageReader {
   std::string held_;               // not told yet
   std::string space_;              // before it, for when it turns out to be within a text
   bool leaves_space_out_ = false;  // until something else comes
+  std::string joint_;              // between the content before calls and what may come behind them
   bool thought_ = false;           // there was one
   size_t body_ = 0;                // where in `held_` a call's JSON begins
   size_t searched_ = 0;            // where its end mark may begin
   bool has_content_ = false;
   std::vector<nlohmann::ordered_json> calls_;  // all that are told, without their arguments
-  std::set<std::string> ids_;
+  std::set<std::string> ids_;                  // of these
 };
 
 }  // namespace quartet

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -170,7 +171,17 @@ TEST(MessageReader, ReadsTheCallBesideOneThatIsBroken) {
                                        "<tool_call>{\"name\": \"f\",</tool_call>\n"
                                        "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>\nand so on");
   EXPECT_THAT(Calls(part), ElementsAre("g {}"));
-  EXPECT_EQ(part.content, "<tool_call>{\"name\": \"f\",</tool_call>and so on");
+  EXPECT_EQ(part.content, "<tool_call>{\"name\": \"f\",</tool_call>\nand so on");
+}
+
+TEST(MessageReader, KeepsWordsOnBothSidesOfCallsApart) {
+  const auto qwen = LoadChatModel("qwen");
+  const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+  const auto content = [&](const std::string& text) { return ReadMessage(*qwen, text).content; };
+  EXPECT_EQ(content("One." + call + "Two."), "One.\nTwo.");
+  EXPECT_EQ(content("One. " + call + "\n\n" + call + "\nTwo. " + call), "One. Two.");
+  EXPECT_EQ(content("One.\n\n" + call + "Two." + call + "Three."), "One.\n\nTwo.\nThree.");
+  EXPECT_EQ(content("<think>Hm.</think>" + call + " One.\n" + call + "\n"), "One.");
 }
 
 TEST(MessageReader, TakesACallWithoutItsEndMarkWhereTheAnswerEndsByItself) {
@@ -222,6 +233,15 @@ TEST(MessageReader, GivesEachCallAnIdOfItsOwnThatFollowsFromTheAnswers) {
   EXPECT_EQ(own[0], "abcDEF123");
   EXPECT_TRUE(IsCallId(own[1]) && own[1] != own[0]);
   EXPECT_TRUE(IsCallId(own[2]) && own[2] != own[1]);
+  // Nor is one that the conversation has, which models copy.
+  MessageForm form = FormOf(*mistral);
+  form.call_ids = std::make_shared<const std::set<std::string>>(std::set<std::string>{"abcDEF123", first[0]});
+  MessageReader reader(form, *mistral, "a");
+  reader.Read(R"([TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "abcDEF123"}])");
+  const MessagePart copied = reader.Finish(true);
+  ASSERT_THAT(copied.calls, SizeIs(1));
+  EXPECT_TRUE(IsCallId(copied.calls[0].at("id").get<std::string>()));
+  EXPECT_FALSE(form.call_ids->contains(copied.calls[0].at("id")));
 }
 
 TEST(MessageReader, TellsThoughtsApart) {

@@ -515,6 +515,20 @@ TEST(OpenAiAnswer, ReadsMarksThatAreSpecialTokensByTheirIds) {
   }
 }
 
+TEST(OpenAiAnswer, HasACallBehindACharacterThatWasNotFinished) {
+  const ToolChat mistral("mistral", {"[TOOL_CALLS]"});
+  std::vector<Token> tokens = mistral.Tokens("\xF0\x9F\x98\x80");
+  ASSERT_GT(tokens.size(), 2u);
+  tokens.resize(1);  // the character's first byte
+  const std::vector<Token> call = mistral.Tokens(R"([TOOL_CALLS] [{"name": "f", "arguments": {}}])");
+  tokens.insert(tokens.end(), call.begin(), call.end());
+  OpenAiAnswer answer = mistral.Answer(json::object());
+  answer.Take(SequenceReply(0, 0, {1}, tokens, GeneratedSequence::STOP));
+  const json message = json::parse(answer.Whole()).at("choices").at(0).at("message");
+  EXPECT_EQ(message.at("content"), "\xEF\xBF\xBD");
+  EXPECT_EQ(message.at("tool_calls").size(), 1u);
+}
+
 TEST(OpenAiAnswer, WeighsCallsAndThoughtsToo) {
   const ToolChat chat("qwen");
   OpenAiAnswer answer = chat.Answer(json::object());
