@@ -239,7 +239,7 @@ absl::StatusOr<SandboxedRun> RunSandboxed(const std::string& program, const std:
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> running,
                            Start(kRun, program, caller, input, limits, stop));
   const Time time(limits);
-  const absl::StatusOr<PipedProcess::Outcome> outcome = running->Finish(kMostOutputBytes, time.deadline(), stop);
+  const absl::StatusOr<PipedProcess::Outcome> outcome = running->Finish("", kMostOutputBytes, time.deadline(), stop);
   SandboxedRun run;
   if (absl::IsDeadlineExceeded(outcome.status())) {
     run.end = SandboxedRun::End::kTimedOut;

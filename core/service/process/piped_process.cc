@@ -73,6 +73,27 @@ bool SetLimit(decltype(RLIMIT_AS) resource, int64_t limit) {
   return setrlimit(resource, &both) == 0;
 }
 
+// "NAME=VALUE" of each variable.
+std::vector<std::string> EnvironmentOf(const PipedProcessOptions& options) {
+  std::vector<std::string> variables;
+  for (char** one = environ; !options.no_environment && *one != nullptr; ++one) {
+    const std::string_view variable = *one;
+    if (!options.environment.contains(std::string(variable.substr(0, variable.find('='))))) {
+      variables.emplace_back(variable);
+    }
+  }
+  for (const auto& [name, value] : options.environment) variables.push_back(absl::StrCat(name, "=", value));
+  return variables;
+}
+
+// As exec takes them.
+std::vector<char*> Pointers(std::vector<std::string>* texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : *texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 absl::Status Unasked() { return absl::DataLossError("it has written a line that nothing was asked for"); }
 
 // Between fork and exec, as Child::Become; raw system calls, as the C library's would look for other threads.
@@ -134,7 +155,7 @@ struct Child {
   const int* kept_fds;
   size_t kept_count;
   int input, output, error;
-  bool no_environment;
+  char* const* environment;
   const UserChange* user;
   pid_t parent;
 
@@ -165,8 +186,7 @@ struct Child {
     }
     const rlimit no_core = {0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
-    char* const nothing[] = {nullptr};
-    execvpe(argv[0], argv, no_environment ? nothing : environ);
+    execvpe(argv[0], argv, environment);
   }
 };
 
@@ -193,10 +213,8 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
   if (piped) fcntl(our_input.get(), F_SETFL, O_NONBLOCK);
   fcntl(our_output.get(), F_SETFL, O_NONBLOCK);
 
-  std::vector<std::string> arguments = options.argv;
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
+  std::vector<std::string> arguments = options.argv, variables = EnvironmentOf(options);
+  const std::vector<char*> argv = Pointers(&arguments), environment = Pointers(&variables);
   const std::string map = options.user ? absl::StrCat(options.user->id, " ", options.user->id, " 1\n") : "";
   const UserChange user =
       options.user ? UserChange{options.user->id, options.user->namespace_fd, map.c_str()} : UserChange{};
@@ -209,7 +227,7 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
       .input = piped ? child_input.get() : options.input_fd,
       .output = child_output.get(),
       .error = child_error.get(),
-      .no_environment = options.no_environment,
+      .environment = environment.data(),
       .user = options.user ? &user : nullptr,
       .parent = getpid(),
   };
@@ -238,13 +256,13 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
 }
 
 PipedProcess::~PipedProcess() {
-  if (!reaped_) {
+  if (!exit_.has_value()) {
     kill(-pid_, SIGKILL);
     kill(pid_, SIGKILL);
     while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
-  if (input_ >= 0) close(input_);
+  CloseInput();
   if (error_ >= 0) close(error_);
   close(output_);
 }
@@ -294,6 +312,7 @@ absl::Status PipedProcess::Await(bool writing, const Deadline& deadline, const s
     *readable = fds[0].revents != 0;
     *writable = fds[1].revents != 0;
     if (fds[2].revents != 0) ReadErrors();
+    if (!*readable && !*writable && HasEnded()) break;
   }
   return absl::OkStatus();
 }
@@ -313,17 +332,38 @@ absl::StatusOr<bool> PipedProcess::ReadSome(std::string* to, size_t max_bytes) {
   return true;
 }
 
+absl::Status PipedProcess::ReadRest(std::string* to, size_t max_bytes) {
+  for (size_t before = to->size();; before = to->size()) {
+    QUARTET_ASSIGN_OR_RETURN(const bool more, ReadSome(to, max_bytes));
+    if (!more || to->size() == before) return absl::OkStatus();
+  }
+}
+
+void PipedProcess::WriteSome(std::string_view* left) {
+  const ssize_t sent = write(input_, left->data(), left->size());
+  if (sent > 0) left->remove_prefix(sent);
+  // Its end is seen on its output.
+  if (sent < 0 && errno != EAGAIN && errno != EINTR) *left = {};
+}
+
+void PipedProcess::CloseInput() {
+  if (input_ >= 0) close(std::exchange(input_, -1));
+}
+
+bool PipedProcess::HasEnded() {
+  int status;
+  if (!exit_.has_value() && waitpid(pid_, &status, WNOHANG) == pid_) {
+    // What it has left behind in its group goes with it.
+    kill(-pid_, SIGKILL);
+    exit_ = ExitState::OfWait(status);
+  }
+  return exit_.has_value();
+}
+
 absl::StatusOr<ExitState> PipedProcess::Reap(const Deadline& deadline, const std::stop_token& stop) {
   while (true) {
     ReadErrors();
-    int status;
-    const pid_t ended = waitpid(pid_, &status, WNOHANG);
-    if (ended == pid_) {
-      // What it has left behind in its group goes with it.
-      kill(-pid_, SIGKILL);
-      reaped_ = true;
-      return ExitState::OfWait(status);
-    }
+    if (HasEnded()) return *exit_;
     if (stop.stop_requested()) return absl::CancelledError("the call has ended");
     if (deadline.passed()) return absl::DeadlineExceededError("it has taken too long");
     absl::SleepFor(absl::Milliseconds(1));
@@ -354,31 +394,38 @@ absl::StatusOr<std::string> PipedProcess::Exchange(std::string_view left, size_t
     }
     bool readable, writable;
     QUARTET_RETURN_IF_ERROR(Await(!left.empty(), deadline, stop, &readable, &writable));
-    if (writable) {
-      const ssize_t sent = write(input_, left.data(), left.size());
-      if (sent > 0) left.remove_prefix(sent);
-      // Its end is seen on its output.
-      if (sent < 0 && errno != EAGAIN && errno != EINTR) left = {};
-    }
+    if (writable) WriteSome(&left);
+    bool more = true;
     if (readable) {
-      QUARTET_ASSIGN_OR_RETURN(const bool more, ReadSome(&read_, max_bytes));
-      if (!more) {
-        QUARTET_ASSIGN_OR_RETURN(const ExitState exit, Reap(deadline, stop));
-        return absl::AbortedError(absl::StrCat("it has ended: ", exit.Describe()));
-      }
+      QUARTET_ASSIGN_OR_RETURN(more, ReadSome(&read_, max_bytes));
+    } else if (!writable) {
+      // It may have written, and ended, since it was looked at.
+      QUARTET_RETURN_IF_ERROR(ReadRest(&read_, max_bytes));
+      more = read_.find('\n', seen) != std::string::npos;
+    }
+    if (!more) {
+      QUARTET_ASSIGN_OR_RETURN(const ExitState exit, Reap(deadline, stop));
+      return absl::AbortedError(absl::StrCat("it has ended: ", exit.Describe()));
     }
   }
 }
 
-absl::StatusOr<PipedProcess::Outcome> PipedProcess::Finish(size_t max_bytes, const Deadline& deadline,
-                                                           const std::stop_token& stop) {
-  if (input_ >= 0) close(std::exchange(input_, -1));
+absl::StatusOr<PipedProcess::Outcome> PipedProcess::Finish(std::string_view input, size_t max_bytes,
+                                                           const Deadline& deadline, const std::stop_token& stop) {
+  BlockBrokenPipeSignal();
   Outcome outcome;
   outcome.output = std::move(read_);
   for (bool more = true; more;) {
+    if (input.empty()) CloseInput();
     bool readable, writable;
-    QUARTET_RETURN_IF_ERROR(Await(false, deadline, stop, &readable, &writable));
-    QUARTET_ASSIGN_OR_RETURN(more, ReadSome(&outcome.output, max_bytes));
+    QUARTET_RETURN_IF_ERROR(Await(!input.empty(), deadline, stop, &readable, &writable));
+    if (writable) WriteSome(&input);
+    if (readable) {
+      QUARTET_ASSIGN_OR_RETURN(more, ReadSome(&outcome.output, max_bytes));
+    } else if (!writable) {
+      QUARTET_RETURN_IF_ERROR(ReadRest(&outcome.output, max_bytes));
+      more = false;
+    }
   }
   QUARTET_ASSIGN_OR_RETURN(outcome.exit, Reap(deadline, stop));
   return outcome;

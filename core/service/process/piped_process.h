@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -38,6 +39,8 @@ struct PipedProcessOptions {
   // while the program is waited for: one that writes much beside that waits.
   enum class Error { kKept, kThrownAway } error = Error::kKept;
   bool no_environment = false;  // else this process's
+  // Variables that it has beside these, or in the place of those of their names.
+  std::map<std::string, std::string> environment;
   // For a process of root: a user other than root, which it becomes (with the group of the same number) before anything
   // else, without capabilities. It is given a user namespace of its own, which has no other user, for further processes
   // to enter, under a descriptor of `kept_fds` that is replaced by it.
@@ -76,19 +79,26 @@ class PipedProcess {
     std::string output;
     ExitState exit;
   };
-  // Reads all that it writes, to its end. Errors as Ask, but ABORTED.
-  absl::StatusOr<Outcome> Finish(size_t max_bytes, const Deadline& deadline, const std::stop_token& stop);
+  // Sends `input`, as much as it takes, and the end of it; meanwhile reads all that it writes. Returns once it has
+  // ended, though processes that it has left behind may still hold its output. Errors as Ask, but ABORTED and
+  // DATA_LOSS. `input` is "" where PipedProcessOptions::input_fd is what it reads.
+  absl::StatusOr<Outcome> Finish(std::string_view input, size_t max_bytes, const Deadline& deadline,
+                                 const std::stop_token& stop);
 
  private:
   PipedProcess(pid_t pid, int input, int output, int error)
       : pid_(pid), input_(input), output_(output), error_(error) {}
   absl::StatusOr<std::string> Exchange(std::string_view unsent, size_t max_bytes, const Deadline& deadline,
                                        const std::stop_token& stop);
-  // Waits until the program can be read from or, with `writing`, written to.
+  // Waits until the program can be read from or, with `writing`, written to; or, with neither, until it has ended.
   absl::Status Await(bool writing, const Deadline& deadline, const std::stop_token& stop, bool* readable,
                      bool* writable);
   absl::StatusOr<bool> ReadSome(std::string* to, size_t max_bytes);  // false: its output has ended
+  absl::Status ReadRest(std::string* to, size_t max_bytes);          // what is there by now
+  void WriteSome(std::string_view* left);
+  void CloseInput();
   void ReadErrors();
+  bool HasEnded();  // with what it has left behind
   absl::StatusOr<ExitState> Reap(const Deadline& deadline, const std::stop_token& stop);
 
   const pid_t pid_;
@@ -97,7 +107,7 @@ class PipedProcess {
   int error_;         // -1: none
   std::string said_;  // the end of what came from it
   std::string read_;  // and not used yet
-  bool reaped_ = false;
+  std::optional<ExitState> exit_;
 };
 
 }  // namespace quartet

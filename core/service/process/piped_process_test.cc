@@ -1,0 +1,93 @@
+#include "core/service/process/piped_process.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+namespace quartet {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kMostBytes = 64 << 20;
+
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
+
+std::unique_ptr<PipedProcess> Piped(const std::string& script, PipedProcessOptions options = {}) {
+  options.argv = {"/bin/sh", "-c", script};
+  return PipedProcess::Start(options).value();
+}
+
+TEST(PipedProcess, HasVariablesBesideThoseOfItsParent) {
+  setenv("QUARTET_KEPT", "kept", 1);
+  setenv("QUARTET_REPLACED", "old", 1);
+  const std::string script = "echo $QUARTET_KEPT,$QUARTET_REPLACED,$QUARTET_NEW";
+  const PipedProcessOptions options = {.environment = {{"QUARTET_REPLACED", "new"}, {"QUARTET_NEW", "a b=c"}}};
+  EXPECT_EQ(Piped(script, options)->Finish("", kMostBytes, Soon(), {})->output, "kept,new,a b=c\n");
+}
+
+TEST(PipedProcess, HasThoseVariablesAloneWhereItHasNoneOfItsParent) {
+  PipedProcessOptions options = {.no_environment = true, .environment = {{"QUARTET_NEW", "new"}}};
+  options.argv = {"/usr/bin/env"};
+  EXPECT_EQ(PipedProcess::Start(options).value()->Finish("", kMostBytes, Soon(), {})->output, "QUARTET_NEW=new\n");
+}
+
+TEST(PipedProcess, WritesWhileItsLargeInputIsSent) {
+  const std::string input(8 << 20, 'x');  // no pipe holds it
+  const auto outcome = Piped("cat; cat; exit 3")->Finish(input, kMostBytes, Soon(), {});
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->output, input);
+  EXPECT_EQ(outcome->exit.code, 3);
+}
+
+TEST(PipedProcess, WritesMuchToItsErrorsWhileItsLargeInputIsSent) {
+  const auto process = Piped("cat >&2; echo end >&2; echo done");
+  const auto outcome = process->Finish(std::string(1 << 20, '\n'), kMostBytes, Soon(), {});
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->output, "done\n");
+  EXPECT_THAT(process->LastErrorLines(), HasSubstr("end"));
+}
+
+TEST(PipedProcess, NeedNotReadItsInput) {
+  const auto outcome = Piped("echo done")->Finish(std::string(8 << 20, 'x'), kMostBytes, Soon(), {});
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->output, "done\n");
+}
+
+TEST(PipedProcess, HasEndedThoughAnotherProcessHoldsItsOutput) {
+  const std::string leaves = "sleep 1000 & ";
+  const auto finished = Piped(leaves + "echo done; exit 3")->Finish("", kMostBytes, Soon(), {});
+  ASSERT_TRUE(finished.ok()) << finished.status();
+  EXPECT_EQ(finished->output, "done\n");
+  EXPECT_EQ(finished->exit.code, 3);
+
+  const auto asked = Piped(leaves + "read line; echo answer; exit 3");
+  EXPECT_EQ(asked->Ask("question", kMostBytes, Soon(), {}).value(), "answer");
+  const absl::Status ended = asked->ReadLine(kMostBytes, Soon(), {}).status();
+  EXPECT_TRUE(absl::IsAborted(ended)) << ended;
+  EXPECT_THAT(ended.message(), HasSubstr("exit code 3"));
+}
+
+TEST(PipedProcess, WritesNoMoreThanItMay) {
+  const absl::Status much = Piped("head -c 100000 /dev/zero; sleep 1000")->Finish("", 1000, Soon(), {}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(much)) << much;
+}
+
+TEST(PipedProcess, IsWaitedForUntilItsDeadlineOrAStop) {
+  // Neither reads, nor ends.
+  const std::string input(8 << 20, 'x');
+  const auto late = Piped("sleep 1000")->Finish(input, kMostBytes, Deadline::In(absl::Milliseconds(100)), {});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late.status())) << late.status();
+  std::stop_source stop;
+  std::jthread stopper([&stop] { stop.request_stop(); });
+  const auto stopped = Piped("sleep 1000")->Finish(input, kMostBytes, Soon(), stop.get_token());
+  EXPECT_TRUE(absl::IsCancelled(stopped.status())) << stopped.status();
+}
+
+}  // namespace
+}  // namespace quartet
