@@ -180,6 +180,8 @@ std::vector<Need> MakeNeeds() {
        Says("algorithm.overlong_buffer_len is 0")},
 
       {"data.tools_key", HasChatTemplate, Says("data.apply_chat_template is false")},
+      {"data.tools_key", [](const RunConfig& c) { return !HasAgent(c); },
+       Says("an agent says itself which tools there are; it finds the field in \"row\"")},
       {"data.tokenizer_chat_template", ReadsChats, Says("data.apply_chat_template is false")},
       {"data.chat_template_kwargs", ReadsChats, Says("data.apply_chat_template is false")},
       {"data.template_date", ReadsChats, Says("data.apply_chat_template is false")},

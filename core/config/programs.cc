@@ -65,7 +65,7 @@ std::vector<ProgramRow> MakeRows() {
       NotRead({"data.input_key"}, {kDpo, kRewardModel}, "what learns from pairs reads preference.input_key"),
       NotRead({"data.prompt_max_len"}, {kSft, kDpo}, "without prompts actor.max_len is the limit of a sequence"),
       NotRead({"data.prompt_max_len"}, {kRewardModel}, "without prompts critic.max_len is the limit of a sequence"),
-      NotRead({"rollout", "services.rollout", "eval", "reward", "algorithm", "train.updates_per_batch",
+      NotRead({"rollout", "services.rollout", "eval", "reward", "agent", "algorithm", "train.updates_per_batch",
                "train.critic_train_batch_size", "train.critic_updates_per_batch", "train.max_log_prob_diff_mean",
                "train.max_upgrade_diff_mean", "train.keep_batches"},
               offline, "it is of runs that generate answers"),

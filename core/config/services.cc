@@ -48,8 +48,10 @@ std::optional<ReferenceConfig> ReferenceOf(const RunConfig& config) {
   return UsesReference(config) && !ReferenceIsBase(config) ? std::optional(config.reference()) : std::nullopt;
 }
 
+bool HasAgent(const RunConfig& config) { return !config.agent().command().empty(); }
+
 bool HasRewards(const RunConfig& config) {
-  return config.algorithm().overlong_buffer_len() > 0 ||
+  return HasAgent(config) || config.algorithm().overlong_buffer_len() > 0 ||
          std::ranges::any_of(config.reward().source(),
                              [](const RewardSource& source) { return source.weight() != 0 && !source.gate(); });
 }

@@ -35,7 +35,9 @@ bool UsesReference(const RunConfig& config);
 bool ReferenceIsBase(const RunConfig& config);
 // Else the scorer has it; its section, if there is one.
 std::optional<ReferenceConfig> ReferenceOf(const RunConfig& config);
-// Whether answers are worth anything by themselves: by a source with a weight, or for their length
+// Whether an agent talks with the policy, so that the answer to a prompt is an episode.
+bool HasAgent(const RunConfig& config);
+// Whether answers are worth anything by themselves: by a source with a weight, by an agent, or for their length
 // (algorithm.overlong_buffer_len).
 bool HasRewards(const RunConfig& config);
 // Whether there is something to learn from beside rewards: a teacher, which is a reference that the policy did not

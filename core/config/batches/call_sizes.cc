@@ -55,14 +55,22 @@ absl::Status CheckWaiting(const RunConfig& c, const Calls& calls) {
 }
 
 Calls CallsOfStep(const RunConfig& c) {
-  const int64_t sequences = GeneratedAtOnce(c);
-  return {sequences, absl::StrCat("a step generates ", sequences,
-                                  " sequences (rollout.over_sampling_batch_size * n_samples_per_prompt)")};
+  const int64_t sequences = MostSequencesOfStep(c);
+  return {sequences, absl::StrCat("a step generates ", HasAgent(c) ? "up to " : "", sequences,
+                                  " sequences (rollout.over_sampling_batch_size * n_samples_per_prompt",
+                                  HasAgent(c) ? " * agent.max_turns)" : ")")};
 }
 
 Calls CallsOfEvaluation(int64_t sequences) {
   return {sequences,
           absl::StrCat("an evaluation generates ", sequences, " sequences (prompts * n_samples_per_prompt)")};
+}
+
+// What the rollout has at the same time: `calls`, or a turn of each of an agent's episodes.
+Calls InRollout(const RunConfig& c, const Calls& calls) {
+  if (!HasAgent(c)) return calls;
+  return {c.agent().processes(),
+          absl::StrCat(c.agent().processes(), " episodes (agent.processes) ask for a sequence at the same time each")};
 }
 
 bool LearnsFromRows(const RunConfig& c) { return c.has_sft() || c.has_preference(); }
@@ -80,6 +88,14 @@ Calls CallsOfRows(const RunConfig& c) {
 
 }  // namespace
 
+int64_t LongestSequence(const RunConfig& c) {
+  return HasAgent(c) && c.actor().has_max_len() ? c.actor().max_len() : LongestTurn(c);
+}
+
+int64_t MostSequencesOfStep(const RunConfig& c) {
+  return GeneratedAtOnce(c) * (HasAgent(c) ? std::max(1, c.agent().max_turns()) : 1);
+}
+
 int64_t LargestCallBytes(const RunConfig& c) {
   const auto bytes_of = [](int64_t sequences, double bytes_of_each) {
     const double bytes = static_cast<double>(sequences) * (bytes_of_each + kBytesPerSequence);
@@ -93,15 +109,18 @@ int64_t LargestCallBytes(const RunConfig& c) {
   const bool has_texts =
       std::ranges::any_of(c.reward().source(), [](const RewardSource& source) { return source.token_rewards(); });
   const double texts = has_texts ? c.rollout().generate_max_len() * kBytesPerTokenText : 0;
-  return bytes_of(GeneratedAtOnce(c), tokens * kBytesPerToken + texts);
+  return bytes_of(MostSequencesOfStep(c), tokens * kBytesPerToken + texts);
 }
 
 absl::Status CheckCallSizes(const RunConfig& c, int64_t evaluated) {
   const Calls step = CallsOfStep(c);
   const Calls most = step.sequences >= evaluated ? step : CallsOfEvaluation(evaluated);
-  QUARTET_RETURN_IF_ERROR(CheckWaiting(c, most));
+  QUARTET_RETURN_IF_ERROR(CheckWaiting(c, InRollout(c, most)));
   for (const std::string& service : PpoServices(c)) {
-    QUARTET_RETURN_IF_ERROR(CheckItems(c, service, service == "scorer" || service == "rollout" ? most : step));
+    QUARTET_RETURN_IF_ERROR(CheckItems(c, service,
+                                       service == "scorer"    ? most
+                                       : service == "rollout" ? InRollout(c, most)
+                                                              : step));
     if (service != "rollout") QUARTET_RETURN_IF_ERROR(CheckBytes(c, service, step));
   }
   return absl::OkStatus();
@@ -109,8 +128,8 @@ absl::Status CheckCallSizes(const RunConfig& c, int64_t evaluated) {
 
 absl::Status CheckEvaluationCalls(const RunConfig& c, int64_t evaluated) {
   const Calls calls = CallsOfEvaluation(evaluated);
-  QUARTET_RETURN_IF_ERROR(CheckWaiting(c, calls));
-  QUARTET_RETURN_IF_ERROR(CheckItems(c, "rollout", calls));
+  QUARTET_RETURN_IF_ERROR(CheckWaiting(c, InRollout(c, calls)));
+  QUARTET_RETURN_IF_ERROR(CheckItems(c, "rollout", InRollout(c, calls)));
   return CheckItems(c, "scorer", calls);
 }
 

@@ -9,9 +9,14 @@
 namespace quartet {
 
 // Tokens of prompt and answer together, each as long as it may be.
-inline int64_t LongestSequence(const RunConfig& config) {
+inline int64_t LongestTurn(const RunConfig& config) {
   return int64_t{config.data().prompt_max_len()} + config.rollout().generate_max_len();
 }
+// The same, or with an agent, whose sequences have several turns, actor.max_len where it is set.
+int64_t LongestSequence(const RunConfig& config);
+
+// Sequences that are trained on of a step's answers: with an agent each of its turns may begin one.
+int64_t MostSequencesOfStep(const RunConfig& config);
 
 // Held-out pairs that are judged in one call.
 inline constexpr int64_t kPairsAtATime = 256;

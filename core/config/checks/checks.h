@@ -22,6 +22,9 @@ absl::Status CheckClipOverlap(const AlgorithmConfig& algorithm);
 absl::Status CheckReference(const RunConfig& config);
 absl::Status CheckReward(const RunConfig& config);
 
+// `agent`, and what cannot be beside one.
+absl::Status CheckAgent(const RunConfig& config);
+
 // `actor`, `critic` and `train`.
 absl::Status CheckTrainers(const RunConfig& config);
 absl::Status CheckTrain(const RunConfig& config);

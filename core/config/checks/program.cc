@@ -35,6 +35,7 @@ absl::Status CheckRate(const RunConfig& config, const std::string& trainer) {
 
 // That a run without sources of rewards has something to learn from, and asks for no rewards.
 absl::Status CheckWithoutSources(const RunConfig& c) {
+  if (HasAgent(c)) return absl::OkStatus();
   if (!c.reward().source().empty()) {
     if (HasRewards(c) || LearnsWithoutRewards(c) || !ReferenceOf(c).has_value()) return absl::OkStatus();
     return Bad("reference.pretrain", absl::StrCat("\"", ReferenceOf(c)->pretrain(), "\""),
@@ -55,6 +56,26 @@ absl::Status CheckWithoutSources(const RunConfig& c) {
     return NoEffect(c.eval().data_size() > 0 ? "eval.data" : "eval.set",
                     "there is no reward.source that judges answers; one of weight 0 judges them and is no reward: "
                     "reward { source { rule: \"exact_match\" weight: 0 } }");
+  }
+  return absl::OkStatus();
+}
+
+// That everything takes sequences as long as they may be.
+absl::Status CheckLengths(const RunConfig& c) {
+  const int64_t turn = LongestTurn(c), longest = LongestSequence(c);
+  struct Limit {
+    const char* field;
+    int32_t value;  // 0: none
+    int64_t least;
+  };
+  for (const Limit& limit : {Limit{"actor.max_len", c.actor().max_len(), turn},
+                             Limit{"rollout.max_model_len", c.rollout().max_model_len(), longest},
+                             Limit{"critic.max_len", UsesCritic(c) ? c.critic().max_len() : 0, longest}}) {
+    if (limit.value >= limit.least || limit.value == 0) continue;
+    return Bad(limit.field, absl::StrCat(limit.value),
+               absl::StrCat("it must be at least ",
+                            limit.least == turn ? "data.prompt_max_len + rollout.generate_max_len" : "actor.max_len",
+                            " = ", limit.least));
   }
   return absl::OkStatus();
 }
@@ -82,7 +103,7 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
                      absl::StrCat(kModelFolder, "; or set algorithm.kl.init_kl_coef to 0 to do without a reference"));
     }
     if (ppo) QUARTET_RETURN_IF_ERROR(CheckWithoutSources(config));
-    if (!reference && config.reward().source().empty()) {
+    if (!reference && config.reward().source().empty() && !HasAgent(config)) {
       return Missing("reward.source",
                      "without it and without a reference (algorithm.kl.init_kl_coef 0, or actor.lora without "
                      "reference.pretrain) the scorer has nothing to do");
@@ -93,16 +114,7 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
     if (config.data().prompt_data().empty()) {
       return Missing("data.prompt_data", "it names files of prompts, JSONL or Parquet");
     }
-    const int64_t longest = LongestSequence(config);
-    for (const auto& [field, value] :
-         {std::pair("rollout.max_model_len", config.rollout().max_model_len()),
-          std::pair("actor.max_len", config.actor().max_len()),
-          std::pair("critic.max_len", UsesCritic(config) ? config.critic().max_len() : 0)}) {
-      if (value < longest && value != 0) {
-        return Bad(field, absl::StrCat(value),
-                   absl::StrCat("it must be at least data.prompt_max_len + rollout.generate_max_len = ", longest));
-      }
-    }
+    QUARTET_RETURN_IF_ERROR(CheckLengths(config));
   }
   if (ppo) {
     QUARTET_RETURN_IF_ERROR(CheckRate(config, "actor"));

@@ -157,6 +157,14 @@ void FillSource(RewardSource* s, int generate_max_len) {
   if (command || code) QUARTET_DEFAULT(s, memory_limit_bytes, code ? int64_t{1} << 30 : 0);
 }
 
+// More would take memory, and start at the same time, for little.
+constexpr int64_t kMostProcesses = 64;
+
+void FillAgent(const RolloutConfig& r, AgentConfig* a) {
+  const int64_t episodes = int64_t{r.over_sampling_batch_size()} * r.n_samples_per_prompt();
+  QUARTET_DEFAULT(a, processes, static_cast<int32_t>(std::clamp<int64_t>(episodes, 1, kMostProcesses)));
+}
+
 void FillPlacement(ServicePlacement* p, absl::string_view listen, int64_t largest_call) {
   QUARTET_DEFAULT_TEXT(p, listen, std::string(listen));
   QUARTET_DEFAULT(p, ranks, 1);
@@ -178,6 +186,7 @@ std::vector<const Need*> FillDefaults(Program program, RunConfig* c) {
 
   RolloutConfig* r = c->mutable_rollout();
   QUARTET_DEFAULT(r, over_sampling_batch_size, r->rollout_batch_size());
+  if (c->has_agent()) FillAgent(*r, c->mutable_agent());
   // Both lengths are checked before their sum is used for anything.
   const int64_t both = LongestSequence(*c);
   const int max_len = both > 0 && both <= 2 * kMaxTokens ? static_cast<int>(both) : 1;

@@ -32,6 +32,7 @@ absl::Status CheckAll(Program program, const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckTrainers(c));
   QUARTET_RETURN_IF_ERROR(CheckReference(c));
   QUARTET_RETURN_IF_ERROR(CheckReward(c));
+  QUARTET_RETURN_IF_ERROR(CheckAgent(c));
   QUARTET_RETURN_IF_ERROR(CheckTrain(c));
   // Others do not cut what a rollout generates.
   if (program == Program::kPpo) QUARTET_RETURN_IF_ERROR(CheckTrainBatches(c));
@@ -87,6 +88,10 @@ void ResolvePaths(const std::string& base_folder, RunConfig* c) {
     // A command runs where its own relative paths start, too.
     if (!s.command().empty() && s.command_folder().empty()) s.set_command_folder(".");
     ResolvePath(base_folder, s.mutable_command_folder());
+  }
+  if (HasAgent(*c)) {
+    if (c->agent().command_folder().empty()) c->mutable_agent()->set_command_folder(".");
+    ResolvePath(base_folder, c->mutable_agent()->mutable_command_folder());
   }
   if (AdvantageCommandConfig* a = c->mutable_algorithm()->mutable_advantage_command(); !a->command().empty()) {
     if (a->command_folder().empty()) a->set_command_folder(".");
