@@ -13,6 +13,8 @@ namespace {
 
 // The status payload that names the parameter.
 constexpr char kParameter[] = "quartet/parameter";
+// That of the error's code, where it is not that of its kind.
+constexpr char kCode[] = "quartet/code";
 // When clients may try again what was refused for the moment.
 constexpr char kRetrySeconds[] = "1";
 
@@ -57,6 +59,12 @@ absl::Status ParameterError(absl::string_view name, absl::string_view what) {
   return status;
 }
 
+absl::Status ContextLengthError(absl::string_view name, absl::string_view what) {
+  absl::Status status = ParameterError(name, what);
+  status.SetPayload(kCode, absl::Cord("context_length_exceeded"));
+  return status;
+}
+
 absl::Status InRequestWords(const absl::Status& status, const std::map<absl::string_view, absl::string_view>& names) {
   absl::string_view message = status.message();
   if (!absl::ConsumePrefix(&message, "sampling.")) return status;
@@ -78,6 +86,7 @@ std::string ErrorBody(const absl::Status& status) {
     error["param"] = std::string(*parameter);
   }
   if (kind.code != nullptr) error["code"] = kind.code;
+  if (const absl::optional<absl::Cord> code = status.GetPayload(kCode)) error["code"] = std::string(*code);
   return nlohmann::ordered_json{{"error", std::move(error)}}.dump(-1, ' ', false,
                                                                   nlohmann::json::error_handler_t::replace);
 }

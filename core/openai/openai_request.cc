@@ -7,13 +7,13 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
 #include "core/generation/sampling_params.h"
 #include "core/openai/api_error.h"
+#include "core/openai/chat_parameters.h"
 #include "core/openai/parameters.h"
 
 namespace quartet {
@@ -22,9 +22,6 @@ namespace {
 using Json = nlohmann::ordered_json;  // what templates write keeps its order
 
 constexpr int64_t kDefaultCompletionTokens = 16;  // OpenAI's; a chat's answer may fill the context
-// Why what an answer has to be cannot be asked for.
-constexpr char kDrawnFreely[] =
-    "answers are drawn freely: trainers cannot compute the probabilities of what is drawn under a grammar";
 
 bool IsIdList(const Json& value) { return value.is_array() && !value.empty() && value[0].is_number(); }
 
@@ -37,6 +34,58 @@ std::vector<const Json*> ListOf(const Json& value, bool alone) {
   return list;
 }
 
+struct AskedLength {
+  std::optional<int32_t> max_tokens;
+  const char* name = "max_tokens";
+  bool echo = false;
+};
+
+// What follows from the prompts of `request`, which are there.
+absl::Status SetLengths(const AskedLength& asked, const ServedModel& model, OpenAiRequest* request) {
+  SamplingParams& sampling = *request->header.mutable_sampling();
+  request->header.set_num_items(request->prompts.size());
+  int64_t longest = 0;
+  for (const Prompt& prompt : request->prompts) longest = std::max<int64_t>(longest, prompt.ids_size());
+  const char* prompt_name = request->chat ? "messages" : "prompt";
+  if (longest == 0) return ParameterError(prompt_name, "has no tokens; at least 1 is needed");
+  const int64_t most = MostNewTokens(sampling, longest, model.vocab_size);
+  const int64_t left = std::min(model.max_model_len - longest, most);
+  // An echo may be all that is wanted.
+  const int64_t least = asked.echo && asked.max_tokens == 0 ? 0 : 1;
+  if (left < least) {
+    return ContextLengthError(
+        prompt_name,
+        absl::StrCat("has ", longest, " tokens; allowed: at most ", model.max_model_len - least,
+                     ", since max_model_len is ", model.max_model_len,
+                     most < least ? ", and fewer with log-probabilities, for which there is no room" : ""));
+  }
+  const int64_t unasked = request->chat ? left : std::min(left, kDefaultCompletionTokens);
+  const int64_t wanted = asked.max_tokens.has_value() ? *asked.max_tokens : unasked;
+  if (wanted < least || wanted > left) {
+    return ParameterError(
+        asked.name, absl::StrCat("is ", wanted, "; allowed: ", asked.echo ? 0 : 1, " to ", left, ", since ",
+                                 prompt_name, " has ", longest, " tokens and max_model_len is ", model.max_model_len,
+                                 left == most ? ", and log-probabilities take room" : ""));
+  }
+  // What generates nothing computes the prompt.
+  if (wanted == 0) sampling.set_prompt_logprobs(sampling.prompt_logprobs());
+  sampling.set_max_new_tokens(static_cast<int32_t>(wanted));
+  return InRequestWords(
+      CheckSamplingParams(sampling, model.vocab_size, /*reads_text=*/true),
+      {{"max_new_tokens", asked.name}, {"n_samples", "n"}, {"logprobs", request->chat ? "top_logprobs" : "logprobs"}});
+}
+
+absl::StatusOr<std::vector<int32_t>> EncodePrompt(const Tokenizer& tokenizer, const std::string& text,
+                                                  bool add_special_tokens) {
+  return add_special_tokens ? tokenizer.EncodePrompt(text) : tokenizer.Encode(text, false);
+}
+
+void AddPrompt(const std::vector<int32_t>& ids, OpenAiRequest* request) {
+  Prompt& prompt = request->prompts.emplace_back();
+  prompt.set_index(request->prompts.size() - 1);
+  prompt.mutable_ids()->Add(ids.begin(), ids.end());
+}
+
 class Reader {
  public:
   Reader(bool chat, const Json& body, const ServedModel& model, uint64_t seed)
@@ -44,7 +93,28 @@ class Reader {
     request_.chat = chat;
   }
 
-  absl::StatusOr<OpenAiRequest> Read() {
+  absl::StatusOr<OpenAiRequest> ReadCompletion() {
+    QUARTET_RETURN_IF_ERROR(ReadWhatBothHave());
+    QUARTET_RETURN_IF_ERROR(ReadPrompts());
+    QUARTET_RETURN_IF_ERROR(parameters_.CheckAllKnown());
+    QUARTET_RETURN_IF_ERROR(SetLengths({.max_tokens = max_tokens_, .echo = echo_}, model_, &request_));
+    return std::move(request_);
+  }
+
+  absl::StatusOr<OpenAiChat> ReadChat() {
+    QUARTET_RETURN_IF_ERROR(ReadWhatBothHave());
+    QUARTET_RETURN_IF_ERROR(CheckSequences(1));
+    OpenAiChat chat{.request = std::move(request_),
+                    .max_tokens = max_tokens_,
+                    .max_tokens_name = max_tokens_name_,
+                    .named = parameters_.Names()};
+    QUARTET_RETURN_IF_ERROR(ReadChatParameters(model_.tokenizer->chat_template(), &parameters_, &chat));
+    QUARTET_RETURN_IF_ERROR(parameters_.CheckAllKnown());
+    return chat;
+  }
+
+ private:
+  absl::Status ReadWhatBothHave() {
     QUARTET_RETURN_IF_ERROR(CheckModel());
     QUARTET_RETURN_IF_ERROR(ReadSampling());
     QUARTET_RETURN_IF_ERROR(request_.chat ? ReadChatLogprobs() : ReadCompletionLogprobs());
@@ -52,16 +122,11 @@ class Reader {
     QUARTET_RETURN_IF_ERROR(ReadPromptLogprobs());
     QUARTET_RETURN_IF_ERROR(ReadMaxTokens());
     QUARTET_RETURN_IF_ERROR(CheckUnsupported());
-    QUARTET_RETURN_IF_ERROR(request_.chat ? ReadMessages() : ReadPrompts());
-    QUARTET_RETURN_IF_ERROR(parameters_.CheckAllKnown());
-    QUARTET_RETURN_IF_ERROR(ReadLengths());
     sampling().set_raw_logprobs(request_.logprobs || request_.prompt_logprobs.has_value());
-    request_.header.set_num_items(request_.prompts.size());
     request_.header.set_stream_tokens(request_.stream);
-    return std::move(request_);
+    return absl::OkStatus();
   }
 
- private:
   SamplingParams& sampling() { return *request_.header.mutable_sampling(); }
 
   absl::Status CheckModel() {
@@ -259,19 +324,12 @@ class Reader {
     return parameters_.OnlyNeutral("response_format", {Json{{"type", "text"}}}, kDrawnFreely);
   }
 
-  void AddPrompt(const std::vector<int32_t>& ids) {
-    Prompt& prompt = request_.prompts.emplace_back();
-    prompt.set_index(request_.prompts.size() - 1);
-    prompt.mutable_ids()->Add(ids.begin(), ids.end());
-  }
-
-  absl::Status AddText(const char* parameter, const std::string& text, bool add_special_tokens) {
-    const absl::StatusOr<std::vector<int32_t>> ids =
-        add_special_tokens ? model_.tokenizer->EncodePrompt(text) : model_.tokenizer->Encode(text, false);
+  absl::Status AddText(const std::string& text, bool add_special_tokens) {
+    const absl::StatusOr<std::vector<int32_t>> ids = EncodePrompt(*model_.tokenizer, text, add_special_tokens);
     if (!ids.ok()) {
-      return ParameterError(parameter, absl::StrCat("cannot be read: ", WithoutFolder(ids.status().message())));
+      return ParameterError("prompt", absl::StrCat("cannot be read: ", WithoutFolder(ids.status().message())));
     }
-    AddPrompt(*ids);
+    AddPrompt(*ids, &request_);
     return absl::OkStatus();
   }
 
@@ -286,7 +344,7 @@ class Reader {
     QUARTET_RETURN_IF_ERROR(CheckSequences(alone ? 1 : prompt->size()));
     for (const Json* one : ListOf(*prompt, alone)) {
       if (one->is_string()) {
-        QUARTET_RETURN_IF_ERROR(AddText("prompt", one->get_ref<const std::string&>(), add_special_tokens));
+        QUARTET_RETURN_IF_ERROR(AddText(one->get_ref<const std::string&>(), add_special_tokens));
         if (echo_) request_.echoes.push_back(one->get<std::string>());
         continue;
       }
@@ -299,139 +357,10 @@ class Reader {
                                              model_.vocab_size - 1));
         }
       }
-      AddPrompt(ids);
+      AddPrompt(ids, &request_);
       if (echo_) request_.echoes.push_back(model_.tokenizer->DecodeUncleaned(ids, /*skip_special_tokens=*/true));
     }
     return absl::OkStatus();
-  }
-
-  absl::Status ReadMessages() {
-    // What the template writes has the special tokens in it.
-    bool add_special_tokens = false;
-    QUARTET_RETURN_IF_ERROR(parameters_.Read("add_special_tokens", &add_special_tokens));
-    const Json* messages = parameters_.Find("messages");
-    const char* allowed = R"(a list of {"role": ..., "content": ...}, not empty)";
-    if (messages == nullptr) return ParameterError("messages", absl::StrCat("is missing; allowed: ", allowed));
-    if (!messages->is_array() || messages->empty()) return Refused("messages", *messages, allowed);
-    QUARTET_RETURN_IF_ERROR(CheckSequences(1));
-    std::vector<ChatMessage> conversation;
-    for (size_t i = 0; i < messages->size(); ++i) {
-      QUARTET_ASSIGN_OR_RETURN(conversation.emplace_back(),
-                               ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]")));
-    }
-    QUARTET_ASSIGN_OR_RETURN(const std::string text, Write(conversation));
-    request_.form.thoughts = MessageForm::WritesThoughts(model_.tokenizer->chat_template());
-    request_.form.in_thought = request_.form.thoughts && MessageForm::BeginsThought(text);
-    return AddText("messages", text, add_special_tokens);
-  }
-
-  // What the template makes of the messages, the tools and its own values.
-  absl::StatusOr<std::string> Write(const std::vector<ChatMessage>& conversation) {
-    Json kwargs = Json::object();
-    if (const Json* given = parameters_.Find("chat_template_kwargs")) {
-      if (!given->is_object()) return Refused("chat_template_kwargs", *given, "an object");
-      kwargs = *given;
-    }
-    QUARTET_ASSIGN_OR_RETURN(const Json* tools, ReadTools());
-    const auto write = [&](const Json& values) {
-      return model_.tokenizer->ApplyChatTemplate(conversation, /*add_generation_prompt=*/true, values);
-    };
-    Json all = kwargs;
-    if (tools != nullptr) {
-      if (kwargs.contains("tools")) {
-        return ParameterError("tools", "is set, and chat_template_kwargs has tools, too; allowed: one of them");
-      }
-      all["tools"] = *tools;
-    }
-    const absl::StatusOr<std::string> text = write(all);
-    if (text.ok()) return text;
-    if (absl::IsFailedPrecondition(text.status())) {
-      return ParameterError("messages", "cannot be written: the model has no chat template");
-    }
-    const std::string why = WithoutFolder(text.status().message());
-    if (tools != nullptr && write(kwargs).ok()) return ParameterError("tools", absl::StrCat("cannot be used: ", why));
-    if (!kwargs.empty() && write(Json::object()).ok()) {
-      return ParameterError("chat_template_kwargs", absl::StrCat("cannot be used: ", why));
-    }
-    return ParameterError("messages", absl::StrCat("cannot be written: ", why));
-  }
-
-  // Null: there are none. Whether calls are read follows from the choice and the template.
-  absl::StatusOr<const Json*> ReadTools() {
-    const Json* tools = parameters_.Find("tools");
-    constexpr char kTools[] = R"(a list of {"type": "function", "function": {"name": ..., "parameters": ...}})";
-    if (tools != nullptr && !tools->is_array()) return Refused("tools", *tools, kTools);
-    for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
-      const Json& tool = (*tools)[i];
-      const Json function = tool.is_object() ? tool.value("function", Json()) : Json();
-      if (!function.is_object() || !function.value("name", Json()).is_string() ||
-          tool.value("type", Json("function")) != "function") {
-        return Refused(absl::StrCat("tools[", i, "]"), tool, kTools);
-      }
-    }
-    if (tools != nullptr && tools->empty()) tools = nullptr;
-    bool reads_calls = tools != nullptr;
-    if (const Json* choice = parameters_.Find("tool_choice")) {
-      if (*choice != "auto" && *choice != "none") {
-        return Refused("tool_choice", *choice, absl::StrCat(R"("auto", "none" ()", kDrawnFreely, ")"));
-      }
-      reads_calls = reads_calls && *choice == "auto";
-    }
-    parameters_.Ignore("parallel_tool_calls");
-    if (!reads_calls) return tools;
-    QUARTET_RETURN_IF_ERROR(parameters_.OnlyNeutral("parallel_tool_calls", {true}, kDrawnFreely));
-    request_.form.calls = CallFormatOf(model_.tokenizer->chat_template());
-    return tools;
-  }
-
-  static absl::StatusOr<ChatMessage> ReadMessage(const Json& given, const std::string& place) {
-    if (!given.is_object()) return Refused(place, given, R"({"role": ..., "content": ...})");
-    // What answers have that clients send back, and means nothing here.
-    Parameters fields(given, place + ".");
-    Json message = given;
-    for (const char* name : {"refusal", "annotations", "audio", "function_call"}) {
-      QUARTET_RETURN_IF_ERROR(fields.OnlyNeutral(name, {}));
-      message.erase(name);
-    }
-    if (const auto content = message.find("content"); content != message.end() && content->is_null()) *content = "";
-    absl::StatusOr<ChatMessage> read = ReadChatMessage(message, place);
-    if (read.ok()) return read;
-    const std::pair<absl::string_view, absl::string_view> error =
-        absl::StrSplit(read.status().message(), absl::MaxSplits(' ', 1));
-    return ParameterError(error.first, error.second);
-  }
-
-  absl::Status ReadLengths() {
-    int64_t longest = 0;
-    for (const Prompt& prompt : request_.prompts) longest = std::max<int64_t>(longest, prompt.ids_size());
-    const char* prompt_name = request_.chat ? "messages" : "prompt";
-    if (longest == 0) return ParameterError(prompt_name, "has no tokens; at least 1 is needed");
-    const int64_t most = MostNewTokens(sampling(), longest, model_.vocab_size);
-    const int64_t left = std::min(model_.max_model_len - longest, most);
-    // An echo may be all that is wanted.
-    const int64_t least = echo_ && max_tokens_ == 0 ? 0 : 1;
-    if (left < least) {
-      return ParameterError(
-          prompt_name,
-          absl::StrCat("has ", longest, " tokens; allowed: at most ", model_.max_model_len - least,
-                       ", since max_model_len is ", model_.max_model_len,
-                       most < least ? ", and fewer with log-probabilities, for which there is no room" : ""));
-    }
-    const int64_t unasked = request_.chat ? left : std::min(left, kDefaultCompletionTokens);
-    const int64_t wanted = max_tokens_.has_value() ? *max_tokens_ : unasked;
-    if (wanted < least || wanted > left) {
-      return ParameterError(max_tokens_name_, absl::StrCat("is ", wanted, "; allowed: ", echo_ ? 0 : 1, " to ", left,
-                                                           ", since ", prompt_name, " has ", longest,
-                                                           " tokens and max_model_len is ", model_.max_model_len,
-                                                           left == most ? ", and log-probabilities take room" : ""));
-    }
-    // What generates nothing computes the prompt.
-    if (wanted == 0) sampling().set_prompt_logprobs(sampling().prompt_logprobs());
-    sampling().set_max_new_tokens(static_cast<int32_t>(wanted));
-    return InRequestWords(CheckSamplingParams(sampling(), model_.vocab_size, /*reads_text=*/true),
-                          {{"max_new_tokens", max_tokens_name_},
-                           {"n_samples", "n"},
-                           {"logprobs", request_.chat ? "top_logprobs" : "logprobs"}});
   }
 
   Parameters parameters_;
@@ -442,6 +371,12 @@ class Reader {
   std::optional<int32_t> max_tokens_;
   const char* max_tokens_name_ = "max_tokens";
 };
+
+absl::StatusOr<Json> ParseBody(std::string_view body) {
+  QUARTET_ASSIGN_OR_RETURN(Json parsed, ParseOrderedJson(body, "the request's body"));
+  if (!parsed.is_object()) return absl::InvalidArgumentError("the request's body is not a JSON object");
+  return parsed;
+}
 
 }  // namespace
 
@@ -484,11 +419,33 @@ int64_t JsonBytes(std::string_view body) {
   return bytes;
 }
 
+absl::StatusOr<OpenAiChat> ReadOpenAiChat(std::string_view body, const ServedModel& model, uint64_t seed) {
+  QUARTET_ASSIGN_OR_RETURN(const Json parsed, ParseBody(body));
+  return Reader(/*chat=*/true, parsed, model, seed).ReadChat();
+}
+
+absl::StatusOr<OpenAiRequest> WithPrompt(OpenAiChat chat, std::string_view text, const std::vector<int32_t>& ids,
+                                         const ServedModel& model) {
+  OpenAiRequest& request = chat.request;
+  AddPrompt(ids, &request);
+  request.form.in_thought = request.form.thoughts && MessageForm::BeginsThought(text);
+  QUARTET_RETURN_IF_ERROR(SetLengths({.max_tokens = chat.max_tokens, .name = chat.max_tokens_name}, model, &request));
+  return std::move(request);
+}
+
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(bool chat, std::string_view body, const ServedModel& model,
                                                 uint64_t seed) {
-  QUARTET_ASSIGN_OR_RETURN(const Json parsed, ParseOrderedJson(body, "the request's body"));
-  if (!parsed.is_object()) return absl::InvalidArgumentError("the request's body is not a JSON object");
-  return Reader(chat, parsed, model, seed).Read();
+  if (!chat) {
+    QUARTET_ASSIGN_OR_RETURN(const Json parsed, ParseBody(body));
+    return Reader(chat, parsed, model, seed).ReadCompletion();
+  }
+  QUARTET_ASSIGN_OR_RETURN(OpenAiChat asked, ReadOpenAiChat(body, model, seed));
+  const absl::StatusOr<std::string> text =
+      model.tokenizer->ApplyChatTemplate(asked.messages, /*add_generation_prompt=*/true, asked.kwargs);
+  if (!text.ok()) return ChatError(asked, *model.tokenizer, text.status());
+  const absl::StatusOr<std::vector<int32_t>> ids = EncodePrompt(*model.tokenizer, *text, asked.add_special_tokens);
+  if (!ids.ok()) return ChatError(asked, *model.tokenizer, ids.status());
+  return WithPrompt(std::move(asked), *text, *ids, model);
 }
 
 }  // namespace quartet

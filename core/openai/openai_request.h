@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +46,19 @@ struct OpenAiRequest {
   std::optional<int32_t> prompt_logprobs;
 };
 
+// A chat that is asked for, before a prompt is made of it.
+struct OpenAiChat {
+  OpenAiRequest request;                       // but for its prompt, and what follows from that
+  std::optional<int32_t> max_tokens;           // of the answer; not set: as many as find room
+  const char* max_tokens_name = "max_tokens";  // in the request
+  std::vector<ChatMessage> messages;
+  // What the chat template is told beside them, `tools` of the request among it.
+  nlohmann::ordered_json kwargs = nlohmann::ordered_json::object();
+  bool has_tools = false;           // the request has
+  std::set<std::string> named;      // its parameters that are set
+  bool add_special_tokens = false;  // to what the template writes
+};
+
 // About the most memory that the JSON text `body` takes while it is read, beside its own: parsed, and its texts as
 // tokens. Found in a pass that takes none.
 int64_t JsonBytes(std::string_view body);
@@ -53,5 +68,17 @@ int64_t JsonBytes(std::string_view body);
 // answer; NOT_FOUND where another model is asked for.
 absl::StatusOr<OpenAiRequest> ReadOpenAiRequest(bool chat, std::string_view body, const ServedModel& model,
                                                 uint64_t seed);
+
+// The same of a chat in two steps, between which others than the chat template may make the prompt: `text`, of which
+// `ids` are the tokens.
+absl::StatusOr<OpenAiChat> ReadOpenAiChat(std::string_view body, const ServedModel& model, uint64_t seed);
+absl::StatusOr<OpenAiRequest> WithPrompt(OpenAiChat chat, std::string_view text, const std::vector<int32_t>& ids,
+                                         const ServedModel& model);
+// A message as clients send it, who send back what they were answered with, too. Errors as ReadChatMessage, and of what
+// would not be read.
+absl::StatusOr<ChatMessage> ReadOpenAiMessage(const nlohmann::ordered_json& given, const std::string& place);
+// What is told of an error of the chat template, or of the tokenizer with what it writes: INVALID_ARGUMENT names the
+// parameter that it comes from.
+absl::Status ChatError(const OpenAiChat& chat, const Tokenizer& tokenizer, const absl::Status& error);
 
 }  // namespace quartet

@@ -377,7 +377,10 @@ TEST(OpenAiRequest, NamesParameterValueAndWhatIsAllowed) {
   expect(true, {{"top_logprobs", 2}}, "top_logprobs", "logprobs is not true");
   expect(true, {{"max_tokens", 3}, {"max_completion_tokens", 4}}, "max_completion_tokens", "is 4, but max_tokens is 3");
   expect(true, {{"max_completion_tokens", 0}}, "max_completion_tokens", "max_completion_tokens is 0");
-  expect(false, {{"prompt", std::vector<int>(64, 1)}}, "prompt", "prompt has 64 tokens; allowed: at most 63");
+  const json too_long = ErrorOf(false, {{"prompt", std::vector<int>(64, 1)}});
+  EXPECT_THAT(too_long.at("message"), HasSubstr("prompt has 64 tokens; allowed: at most 63"));
+  EXPECT_EQ(too_long.at("param"), "prompt");
+  EXPECT_EQ(too_long.at("code"), "context_length_exceeded");
 }
 
 TEST(OpenAiRequest, CanAskForThePromptAgain) {

@@ -104,9 +104,11 @@ std::string OpenAiAnswer::Take(const GenerateReply& reply) {
     if (tokens.has_policy_version()) TellVersion(tokens.policy_version());
     ReadTokens(&choice, tokens.ids().data(), tokens.log_probs().data(), tokens.ids_size(), tokens.alternatives(),
                &text);
-    const MessagePart part = choice.message.Read(text);
+    MessagePart part = choice.message.Read(text);
     // What is still held back is told later; a token's log-probability at once.
-    return part.empty() && choice.logprobs.is_null() ? "" : Part(index, &choice, part, /*last=*/false);
+    std::string events = part.empty() && choice.logprobs.is_null() ? "" : Part(index, &choice, part, /*last=*/false);
+    if (options_.keeps_messages) choice.told.Add(std::move(part));
+    return events;
   }
   const GeneratedSequence& sequence = reply.sequence();
   for (const uint64_t version : sequence.policy_versions()) TellVersion(version);
@@ -120,10 +122,12 @@ std::string OpenAiAnswer::Take(const GenerateReply& reply) {
   MessagePart part = choice.message.Read(text);
   part.Add(choice.message.Finish(/*ended=*/sequence.finish_reason() == GeneratedSequence::STOP));
   if (choice.message.has_calls() && choice.finish_reason == "stop") choice.finish_reason = "tool_calls";
-  if (request_.stream) return Part(index, &choice, part, /*last=*/true);
-  choice.told = std::move(part);
-  json_bytes_ += choice.told.bytes();
-  return "";
+  std::string events = request_.stream ? Part(index, &choice, part, /*last=*/true) : "";
+  if (!request_.stream || options_.keeps_messages) {
+    choice.told.Add(std::move(part));
+    json_bytes_ += choice.told.bytes();
+  }
+  return events;
 }
 
 std::string OpenAiAnswer::End() {
@@ -148,11 +152,7 @@ std::string OpenAiAnswer::Whole() {
     Choice& choice = choices_[index];
     ordered_json out = {{"index", index}};
     if (request_.chat) {
-      ordered_json message = {{"role", "assistant"}, {"content", choice.told.content}, {"refusal", nullptr}};
-      if (choice.told.content.empty() && !choice.told.empty()) message["content"] = nullptr;
-      if (!choice.told.reasoning.empty()) message["reasoning_content"] = choice.told.reasoning;
-      if (!choice.told.calls.empty()) message["tool_calls"] = choice.told.calls;
-      out["message"] = std::move(message);
+      out["message"] = Message(index);
     } else {
       out["text"] = choice.told.content;
     }
@@ -165,6 +165,15 @@ std::string OpenAiAnswer::Whole() {
   if (request_.prompt_logprobs.has_value() && request_.chat) frame["prompt_logprobs"] = choices_[0].prompt_logprobs;
   frame["usage"] = Usage();
   return Dump(frame);
+}
+
+ordered_json OpenAiAnswer::Message(size_t index) const {
+  const MessagePart& told = choices_[index].told;
+  ordered_json message = {{"role", "assistant"}, {"content", told.content}, {"refusal", nullptr}};
+  if (told.content.empty() && !told.empty()) message["content"] = nullptr;
+  if (!told.reasoning.empty()) message["reasoning_content"] = told.reasoning;
+  if (!told.calls.empty()) message["tool_calls"] = told.calls;
+  return message;
 }
 
 void OpenAiAnswer::ReadTokens(Choice* choice, const int32_t* ids, const float* log_probs, int count,

@@ -23,6 +23,7 @@ struct OpenAiAnswerOptions {
   uint64_t policy_version = 0;  // in use when the request begins
   // That end an answer, beside the request's own; they have no text.
   std::set<int32_t> end_token_ids;
+  bool keeps_messages = false;  // a stream, too, has its Message at the end
 };
 
 // The answer to one request. Prompts x n choices; that of sample s of prompt p has the index p * n + s. One thread.
@@ -42,6 +43,9 @@ class OpenAiAnswer {
   // ---- Whole: every reply goes through Take, whose result is not used; then this is the body.
   std::string Whole();
 
+  // Of a chat whose replies have all come: the message that choice `index` is.
+  nlohmann::ordered_json Message(size_t index) const;
+
   // That texts of whole answers and log-probabilities have taken as JSON so far, about.
   int64_t json_bytes() const { return json_bytes_; }
 
@@ -50,7 +54,7 @@ class OpenAiAnswer {
     AnswerText text;
     MessageReader message;
     std::optional<int32_t> last_token;  // of prompt and answer so far
-    MessagePart told;                   // whole answers only
+    MessagePart told;                   // of what is kept: not of a stream, but for keeps_messages
     nlohmann::ordered_json logprobs;    // of tokens that are not told yet
     nlohmann::ordered_json prompt_logprobs;
     bool begun = false;  // a reply has come

@@ -377,11 +377,11 @@ struct ToolChat {
   explicit ToolChat(const std::string& family, const std::vector<std::string>& marks = {}, bool special = true)
       : tokenizer(LoadChatModel(family, marks, special)), model(ServedChatModel(*tokenizer)) {}
 
-  OpenAiAnswer Answer(json more) const {
+  OpenAiAnswer Answer(json more, bool keeps_messages = false) const {
     more["messages"] = json::array({{{"role", "user"}, {"content", "hi"}}});
     more["tools"] = json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
     return OpenAiAnswer(ReadOpenAiRequest(true, more.dump(), model, kSeed).value(), model,
-                        {.id = "abc", .end_token_ids = {2}});
+                        {.id = "abc", .end_token_ids = {2}, .keeps_messages = keeps_messages});
   }
   std::vector<Token> Tokens(const std::string& text) const {
     std::vector<Token> tokens;
@@ -459,7 +459,7 @@ json MessageOf(const std::vector<json>& events) {
 
 TEST(OpenAiAnswer, StreamsACallAsOnePiece) {
   const ToolChat chat("qwen");
-  OpenAiAnswer answer = chat.Answer({{"stream", true}, {"logprobs", true}});
+  OpenAiAnswer answer = chat.Answer({{"stream", true}, {"logprobs", true}}, /*keeps_messages=*/true);
   std::string text = answer.Begin();
   const std::vector<Token> tokens = chat.Tokens(kTwoCalls);
   for (const Token& token : tokens) text += answer.Take(TokensReply(0, 0, token));
@@ -469,6 +469,7 @@ TEST(OpenAiAnswer, StreamsACallAsOnePiece) {
   const json streamed = MessageOf(events);
   for (const char* name : {"content", "reasoning_content", "tool_calls"}) EXPECT_EQ(streamed.at(name), whole.at(name));
   EXPECT_EQ(streamed.at("finish_reason"), "tool_calls");
+  EXPECT_EQ(json(answer.Message(0)), whole);
   // Thoughts and texts come as they grow; each token's log-probability with it, whatever is held back.
   int thoughts = 0, told = 0;
   for (const json& event : events) {

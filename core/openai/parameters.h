@@ -24,6 +24,10 @@ inline absl::Status Refused(absl::string_view name, const nlohmann::ordered_json
   return ParameterError(name, absl::StrCat("is ", CutJson(value), "; allowed: ", allowed));
 }
 
+// Why what an answer has to be cannot be asked for.
+inline constexpr char kDrawnFreely[] =
+    "answers are drawn freely: trainers cannot compute the probabilities of what is drawn under a grammar";
+
 // The parameters of a request. A null is a parameter that is not there.
 class Parameters {
  public:
@@ -31,6 +35,15 @@ class Parameters {
 
   // Errors have `place` before the names.
   explicit Parameters(const Json& object, std::string place = "") : object_(object), place_(std::move(place)) {}
+
+  // The names of those that are there.
+  std::set<std::string> Names() const {
+    std::set<std::string> names;
+    for (const auto& [name, value] : object_.items()) {
+      if (!value.is_null()) names.insert(name);
+    }
+    return names;
+  }
 
   // Null where it is absent.
   const Json* Find(const std::string& name) {

@@ -2,57 +2,36 @@
 
 #include <deque>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/status_macros.h"
 #include "core/openai/api_error.h"
+#include "core/openai/front_replies.h"
 #include "core/openai/openai_request.h"
 #include "core/openai/openai_response.h"
 
 namespace quartet {
 namespace {
 
-using nlohmann::ordered_json;
-
 constexpr absl::Duration kStateTimeout = absl::Seconds(10);
-constexpr char kModels[] = "/v1/models";
+constexpr char kMaxBodies[] = "rollout.http.max_bodies_bytes";
 
 uint64_t Random64() {
   thread_local std::random_device device;
   return (uint64_t{device()} << 32) | device();
 }
 
-HttpReply MethodError(const std::string& method, const std::string& allowed) {
-  HttpReply reply =
-      ErrorReply(absl::InvalidArgumentError(absl::StrCat(method, " is not allowed here, only ", allowed)));
-  reply.status = 405;
-  reply.headers["Allow"] = allowed;
-  return reply;
-}
-
-HttpReply TooLong(const std::string& message) {
-  HttpReply reply = ErrorReply(absl::InvalidArgumentError(message));
-  reply.status = 413;
-  return reply;
-}
-
-HttpReply BodiesFull(int64_t limit) {
-  return ErrorReply(absl::UnavailableError(absl::StrCat(
-      "the bodies of all requests take rollout.http.max_bodies_bytes = ", limit, " bytes; try again later")));
-}
-
 // What `path` may be asked with; "": there is no such path.
 std::string MethodOf(const std::string& path) {
   if (path == "/v1/completions" || path == "/v1/chat/completions") return "POST";
-  if (path == "/health" || path == "/metrics" || path == kModels || path.starts_with(absl::StrCat(kModels, "/"))) {
+  if (path == "/health" || path == "/metrics" || path == kModelsPath ||
+      path.starts_with(absl::StrCat(kModelsPath, "/"))) {
     return "GET";
   }
   return "";
@@ -136,23 +115,7 @@ std::optional<HttpReply> OpenAiFront::Refuse(const HttpRequest& head) {
   }
   const std::string method = MethodOf(head.path);
   if (method.empty()) return ErrorReply(absl::UnimplementedError(absl::StrCat("there is no ", head.path)));
-  if (head.method != method) return MethodError(head.method, method);
-  const std::string type = absl::AsciiStrToLower(HeaderOf(head, "content-type"));
-  if (method == "POST" && type.substr(0, type.find_first_of("; ")) != "application/json") {
-    HttpReply reply = ErrorReply(absl::InvalidArgumentError(
-        absl::StrCat("the header Content-Type is \"", type, "\"; allowed: application/json")));
-    reply.status = 415;
-    return reply;
-  }
-  const std::string coding = absl::AsciiStrToLower(HeaderOf(head, "content-encoding"));
-  if (method == "POST" && !coding.empty() && coding != "identity") {
-    HttpReply reply = ErrorReply(absl::InvalidArgumentError(absl::StrCat(
-        "the header Content-Encoding is \"", coding, "\"; allowed: none, or identity: bodies come as they are")));
-    reply.status = 415;
-    reply.headers["Accept-Encoding"] = "identity";
-    return reply;
-  }
-  return std::nullopt;
+  return RefuseHead(head, method);
 }
 
 bool OpenAiFront::IsControl(const HttpRequest& head) { return MethodOf(head.path) != "POST"; }
@@ -174,29 +137,11 @@ HttpReply OpenAiFront::Answer(HttpRequest& request, const std::stop_token& gone)
     AddRolloutFigures(*state, options_.served_model_name, &families);
     return MetricsReply(families);
   }
-  if (request.path.starts_with(kModels)) return Models(request.path);
+  if (request.path.starts_with(kModelsPath)) {
+    return ModelsReply(request.path, options_.served_model_name, created_, backend_->max_model_len());
+  }
   if (!weights.ok()) return ErrorReply(weights);
   return Complete(request.path == "/v1/chat/completions", request, gone);
-}
-
-HttpReply OpenAiFront::Models(const std::string& path) const {
-  const ordered_json model = {{"id", options_.served_model_name},
-                              {"object", "model"},
-                              {"created", created_},
-                              {"owned_by", "quartet"},
-                              {"max_model_len", backend_->max_model_len()}};
-  HttpReply reply;
-  if (path == kModels) {
-    reply.body = ordered_json{{"object", "list"}, {"data", ordered_json::array({model})}}.dump();
-    return reply;
-  }
-  const std::string asked = path.substr(sizeof(kModels));  // and the slash behind it
-  if (asked != options_.served_model_name) {
-    return ErrorReply(absl::NotFoundError(
-        absl::StrCat("model is \"", asked, "\"; here is only \"", options_.served_model_name, "\"")));
-  }
-  reply.body = model.dump();
-  return reply;
 }
 
 HttpReply OpenAiFront::Complete(bool chat, HttpRequest& request, const std::stop_token& gone) {
@@ -205,12 +150,7 @@ HttpReply OpenAiFront::Complete(bool chat, HttpRequest& request, const std::stop
   absl::StatusOr<OpenAiRequest> asked;
   {
     ByteBudget::Share reading(request.bodies);
-    const int64_t bytes = JsonBytes(request.body), limit = request.bodies->limit();
-    if (const int64_t whole = bytes + request.share.bytes(); whole > limit) {
-      return TooLong(absl::StrCat("the body would take ", whole, " bytes of memory while it is read; allowed: at most ",
-                                  "rollout.http.max_bodies_bytes = ", limit, ": ask for fewer prompts at a time"));
-    }
-    if (!reading.Grow(bytes)) return BodiesFull(limit);
+    if (std::optional<HttpReply> refusal = HoldWhileRead(request, kMaxBodies, &reading)) return *std::move(refusal);
     asked = ReadOpenAiRequest(chat, request.body, work->model, Random64());
   }
   if (!asked.ok()) return ErrorReply(asked.status());
@@ -254,9 +194,9 @@ absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(const HttpConfig& co
   HttpServerOptions server;
   server.not_yours = ErrorReply(access.not_yours());
   server.malformed = ErrorReply(absl::InvalidArgumentError(kMalformedHeaders));
-  server.too_long = TooLong(absl::StrCat("the body is longer than ", server.max_body_bytes, " bytes"));
+  server.too_long = TooLongReply(absl::StrCat("the body is longer than ", server.max_body_bytes, " bytes"));
   server.max_bodies_bytes = config.max_bodies_bytes();
-  server.bodies_full = BodiesFull(server.max_bodies_bytes);
+  server.bodies_full = BodiesFullReply(kMaxBodies, server.max_bodies_bytes);
   server.max_requests = static_cast<int>(backend->max_guest_calls());
   server.too_many = ErrorReply(absl::UnavailableError(
       absl::StrCat(server.max_requests, " requests wait or run; rollout.max_calls has no place for more of them")));

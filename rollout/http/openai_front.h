@@ -30,7 +30,6 @@ class OpenAiFront final : public HttpHandler {
   HttpReply Answer(HttpRequest& request, const std::stop_token& gone) override;
 
  private:
-  HttpReply Models(const std::string& path) const;
   HttpReply Complete(bool chat, HttpRequest& request, const std::stop_token& gone);
 
   const OpenAiFrontOptions options_;
