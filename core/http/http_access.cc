@@ -87,13 +87,7 @@ absl::Status HttpAccess::not_yours() const {
 }
 
 absl::Status HttpAccess::Check(const HttpRequest& head) const {
-  if (!api_key_.empty()) {
-    const std::string given = HeaderOf(head, "authorization");
-    if (SameSecret(GivenKey(given), api_key_)) return absl::OkStatus();
-    return absl::UnauthenticatedError(given.empty()
-                                          ? "the API key is missing: send the header \"Authorization: Bearer KEY\""
-                                          : "the API key in the header \"Authorization: Bearer KEY\" is wrong");
-  }
+  if (!api_key_.empty()) return CheckKey(head, api_key_);
   const std::string host = HeaderOf(head, "host");
   if (NamesLoopback(host)) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat("the header Host is \"", host, "\"; without an API key (", section_,
@@ -112,6 +106,14 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpAccess::Start(HttpServerOptions 
                                                "; choose another port (port 0 takes a free one)"));
   }
   return started;
+}
+
+absl::Status CheckKey(const HttpRequest& head, const std::string& key) {
+  const std::string given = HeaderOf(head, "authorization");
+  if (SameSecret(GivenKey(given), key)) return absl::OkStatus();
+  return absl::UnauthenticatedError(given.empty()
+                                        ? "the API key is missing: send the header \"Authorization: Bearer KEY\""
+                                        : "the API key in the header \"Authorization: Bearer KEY\" is wrong");
 }
 
 std::string HeaderOf(const HttpRequest& request, const char* name) {

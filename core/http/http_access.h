@@ -53,6 +53,9 @@ class HttpAccess {
   bool any_user_ = false;
 };
 
+// UNAUTHENTICATED where the request does not bring `key`, as HttpAccess::Check.
+absl::Status CheckKey(const HttpRequest& head, const std::string& key);
+
 // Of a header of the request, in lower case; "" where it is not there.
 std::string HeaderOf(const HttpRequest& request, const char* name);
 

@@ -4,6 +4,7 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -126,10 +127,38 @@ class AtWork {
   MHD_Connection* const connection_;
 };
 
+// Whether the other end has closed the connection, or its sending half.
+bool IsClosedByPeer(MHD_Connection* connection) {
+  pollfd file = {.fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
+                 .events = POLLRDHUP,
+                 .revents = 0};
+  return poll(&file, 1, 0) > 0;
+}
+
+// Tells `when_sent` once how a reply's sending has ended.
+class Delivery {
+ public:
+  explicit Delivery(std::function<void(bool)> when_sent) : when_sent_(std::move(when_sent)) {}
+  ~Delivery() { End(false); }
+  Delivery(const Delivery&) = delete;
+  Delivery& operator=(const Delivery&) = delete;
+
+  // The body, or a piece of it, is about to be sent. The client's closing later tells nothing: it may have read all.
+  void Begin(MHD_Connection* connection) { is_there_ = when_sent_ == nullptr || !IsClosedByPeer(connection); }
+  void End(bool sent) {
+    if (const auto when_sent = std::exchange(when_sent_, nullptr)) when_sent(sent && is_there_);
+  }
+
+ private:
+  std::function<void(bool)> when_sent_;
+  bool is_there_ = false;
+};
+
 // A body that comes in pieces.
 struct Pieces {
   MHD_Connection* connection;
   Pace* pace;
+  Delivery* delivery;  // or null
   std::function<std::optional<std::string>()> next;
   std::string piece;
   size_t sent = 0;  // of piece
@@ -144,7 +173,12 @@ struct Pieces {
           piece = pieces.next();
         } while (piece.has_value() && piece->empty());
         pieces.pace->Begin(pieces.connection, piece.has_value() ? static_cast<int64_t>(piece->size()) : 0);
-        if (!piece.has_value()) return MHD_CONTENT_READER_END_OF_STREAM;
+        if (!piece.has_value()) {
+          // A client that knows the last one need not wait for the end.
+          if (pieces.delivery != nullptr) pieces.delivery->End(true);
+          return MHD_CONTENT_READER_END_OF_STREAM;
+        }
+        if (pieces.delivery != nullptr) pieces.delivery->Begin(pieces.connection);
         pieces.piece = *std::move(piece);
         pieces.sent = 0;
       } catch (const std::exception& error) {
@@ -160,12 +194,14 @@ struct Pieces {
   static void Free(void* self) { delete static_cast<Pieces*>(self); }
 };
 
-MHD_Result Send(MHD_Connection* connection, HttpReply reply, Pace* pace) {
+// `delivery`, or null, outlives the sending.
+MHD_Result Send(MHD_Connection* connection, HttpReply reply, Pace* pace, Delivery* delivery = nullptr) {
+  if (delivery != nullptr) delivery->Begin(connection);
   pace->Begin(connection, static_cast<int64_t>(reply.body.size()));
   MHD_Response* response =
       reply.next_piece ? MHD_create_response_from_callback(
                              MHD_SIZE_UNKNOWN, kBlockBytes, Pieces::Read,
-                             new Pieces{connection, pace, std::move(reply.next_piece), {}}, Pieces::Free)
+                             new Pieces{connection, pace, delivery, std::move(reply.next_piece), {}}, Pieces::Free)
                        : MHD_create_response_from_buffer(reply.body.size(), reply.body.data(), MHD_RESPMEM_MUST_COPY);
   if (response == nullptr) return MHD_NO;
   MHD_add_response_header(response, "Content-Type", reply.content_type.c_str());
@@ -242,6 +278,7 @@ class HttpServerImpl final : public HttpServer {
     HttpRequest request;
     std::optional<HttpReply> refusal;  // what it is answered with once it has come
     int64_t dropped = 0;               // bytes of its body
+    std::optional<Delivery> delivery;
     std::shared_ptr<void> until_sent;
     bool has_place = false;  // among max_requests
     std::optional<DisconnectWatcher::Watch> client;
@@ -350,7 +387,8 @@ class HttpServerImpl final : public HttpServer {
     }
     request.DropBody();
     incoming->until_sent = std::move(reply.until_sent);
-    return Send(connection, std::move(reply), &pace_);
+    incoming->delivery.emplace(std::move(reply.when_sent));
+    return Send(connection, std::move(reply), &pace_, &*incoming->delivery);
   }
 
   void CloseOverdue(const std::stop_token& stop) {
@@ -376,10 +414,11 @@ class HttpServerImpl final : public HttpServer {
     return false;
   }
 
-  static void Completed(void* self, MHD_Connection* connection, void** state, MHD_RequestTerminationCode /*why*/) {
+  static void Completed(void* self, MHD_Connection* connection, void** state, MHD_RequestTerminationCode why) {
     auto& server = *static_cast<HttpServerImpl*>(self);
     auto* incoming = static_cast<Incoming*>(std::exchange(*state, nullptr));
     if (incoming == nullptr) return;
+    if (incoming->delivery.has_value()) incoming->delivery->End(why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     if (incoming->has_place) --server.requests_;
     delete incoming;
     server.pace_.BeginHead(connection);

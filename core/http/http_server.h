@@ -43,6 +43,10 @@ struct HttpReply {
   std::function<std::optional<std::string>()> next_piece;
   // Ends as soon as the client has gone or all is sent, too.
   std::shared_ptr<void> until_sent;
+  // Called once, when either is so, before the next request on the connection is read: true where all of the body was
+  // sent to a client that was there when its last piece, or the whole, was begun. It may have read the reply, and have
+  // asked on another connection, before this is called.
+  std::function<void(bool delivered)> when_sent;
 };
 
 // Its functions are called from many threads at once.

@@ -2,7 +2,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,6 +31,9 @@ class Handler final : public HttpHandler {
   std::atomic<int> begun{0};  // requests
   std::atomic<int> made{0};   // replies that take long to send
   std::atomic<int> held{0};   // those that are being sent
+  std::atomic<int> told{0};   // replies of which is known whether they were delivered
+  std::atomic<int> delivered{0};
+  std::function<void()> before_reply;  // of "/short" and "/parts"
 
   std::optional<HttpReply> Refuse(const HttpRequest& /*head*/) override {
     ++begun;
@@ -37,6 +43,22 @@ class Handler final : public HttpHandler {
   HttpReply Answer(HttpRequest& request, const std::stop_token& /*gone*/) override {
     HttpReply reply;
     if (request.path == "/") return reply;
+    reply.when_sent = [this](bool was_delivered) {
+      delivered += static_cast<int>(was_delivered);
+      ++told;
+    };
+    if (request.path == "/short" || request.path == "/parts") {
+      before_reply();
+      reply.body = "hi";
+      if (request.path == "/parts") {
+        reply.next_piece = [this, parts = 3]() mutable -> std::optional<std::string> {
+          if (parts-- == 0) return std::nullopt;
+          before_reply();
+          return "hi";
+        };
+      }
+      return reply;
+    }
     ++held;
     ++made;
     std::shared_ptr<void> counted(this, [](void* self) { --static_cast<Handler*>(self)->held; });
@@ -162,6 +184,81 @@ TEST_F(HttpServerTest, TakesHeadsAsClientsWriteThem) {
     }
     EXPECT_EQ(in_parts.Read().status, 200) << request;
   }
+}
+
+TEST_F(HttpServerTest, TellsThatAReplyWasDelivered) {
+  handler_.before_reply = [] {};
+  Start({.listen = {"127.0.0.1", 0}});
+  int told = 0;
+  for (const std::string path : {"/short", "/parts", "/long"}) {
+    HttpClient client(port());
+    for (int i = 0; i < 2; ++i) {
+      client.Ask("GET", path);
+      EXPECT_EQ(client.Read().status, 200);
+      ++told;
+    }
+    // Whoever has read it may leave at once.
+    client.Close();
+    WaitUntil([&] { return handler_.told == told; });
+    EXPECT_EQ(handler_.delivered, told);
+  }
+}
+
+TEST_F(HttpServerTest, TellsThatAClientLeftBeforeItsReply) {
+  std::promise<void> asked, left;
+  handler_.before_reply = [&, waits = left.get_future().share(), first = true]() mutable {
+    if (std::exchange(first, false)) asked.set_value();
+    waits.wait();
+  };
+  Start({.listen = {"127.0.0.1", 0}});
+  HttpClient client(port());
+  client.Ask("GET", "/short");
+  asked.get_future().wait();
+  client.Close();
+  left.set_value();
+  WaitUntil([&] { return handler_.told == 1; });
+  EXPECT_EQ(handler_.delivered, 0);
+}
+
+TEST_F(HttpServerTest, TellsThatAClientLeftAmidItsReply) {
+  Start({.listen = {"127.0.0.1", 0}});
+  int told = 0;
+  for (const char* path : {"/long", "/pieces"}) {
+    HttpClient client(port());
+    client.Ask("GET", path);
+    EXPECT_EQ(client.ReadHead().status, 200);
+    client.Close();
+    ++told;
+    WaitUntil([&] { return handler_.told == told; });
+  }
+  EXPECT_EQ(handler_.delivered, 0);
+}
+
+TEST_F(HttpServerTest, TellsThatAClientLeftBetweenPieces) {
+  std::promise<void> begun, left;
+  handler_.before_reply = [&, waits = left.get_future().share(), calls = 0]() mutable {
+    if (++calls < 4) return;  // the last piece
+    begun.set_value();
+    waits.wait();
+  };
+  Start({.listen = {"127.0.0.1", 0}});
+  HttpClient client(port());
+  client.Ask("GET", "/parts");
+  begun.get_future().wait();
+  client.Close();
+  left.set_value();
+  WaitUntil([&] { return handler_.told == 1; });
+  EXPECT_EQ(handler_.delivered, 0);
+}
+
+TEST_F(HttpServerTest, TellsOfRepliesThatItsEndCuts) {
+  Start({.listen = {"127.0.0.1", 0}});
+  HttpClient client(port());
+  client.Ask("GET", "/long");
+  EXPECT_EQ(client.ReadHead().status, 200);
+  server_.reset();
+  EXPECT_EQ(handler_.told, 1);
+  EXPECT_EQ(handler_.delivered, 0);
 }
 
 TEST_F(HttpServerTest, LeavesRepliesTheirTime) {

@@ -134,28 +134,31 @@ absl::StatusOr<int64_t> ServiceClient::TakeTrace(const std::function<absl::Statu
 
 absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::Generate(const GenerateHeader& header,
                                                                        const std::vector<Prompt>& prompts,
-                                                                       const ProgressFunction& progress) {
+                                                                       const ProgressFunction& progress,
+                                                                       const std::stop_token& give_up) {
   int64_t done = 0;
-  return GenerateFirst(header, prompts, static_cast<int64_t>(prompts.size()), [&](const GeneratedSequence&) {
+  const auto count = [&](const GeneratedSequence&) {
     if (progress) progress(++done);
     return absl::OkStatus();
-  });
+  };
+  return GenerateFirst(header, prompts, static_cast<int64_t>(prompts.size()), count, give_up);
 }
 
 absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::GenerateFirst(
     const GenerateHeader& header, const std::vector<Prompt>& prompts, int64_t first,
-    const std::function<absl::Status(const GeneratedSequence&)>& on_sequence) {
+    const std::function<absl::Status(const GeneratedSequence&)>& on_sequence, const std::stop_token& give_up) {
   const auto wanted = static_cast<size_t>(first);
   QUARTET_CHECK(wanted <= prompts.size());
   const bool all = wanted == prompts.size();
   CallContext context(*connection_, "Generate");
+  const std::stop_callback cancel(give_up, [&context] { context.get()->TryCancel(); });
   Rollout::Stub stub(connection_->channel);
   const auto stream = stub.Generate(context.get());
   SendBatch<GenerateRequest>(*stream, header, absl::MakeConstSpan(prompts));
   GeneratedReplies replies(header, prompts);
   std::vector<size_t> taken;
   // An answer that the call does not wait for to its end.
-  const auto give_up = [&](const absl::Status& status) {
+  const auto end_early = [&](const absl::Status& status) {
     context.get()->TryCancel();
     for (GenerateReply rest; stream->Read(&rest);) {
     }
@@ -166,15 +169,15 @@ absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::GenerateFirst(
   while (stream->Read(&reply)) {
     const int sample = reply.sequence().sample();
     const absl::StatusOr<size_t> prompt = replies.Add(std::move(reply));
-    if (!prompt.ok()) return give_up(connection_->Answered("Generate", prompt).status());
+    if (!prompt.ok()) return end_early(connection_->Answered("Generate", prompt).status());
     const bool complete = replies.IsComplete(*prompt);
     if (complete) taken.push_back(*prompt);
     // Of a prompt that may be given up, nothing is told before all of it is there.
     for (int s = all ? sample : 0; s < (all ? sample + 1 : complete ? replies.samples() : 0); ++s) {
-      if (const absl::Status status = on_sequence(replies.sequence(*prompt, s)); !status.ok()) return give_up(status);
+      if (const absl::Status status = on_sequence(replies.sequence(*prompt, s)); !status.ok()) return end_early(status);
     }
     if (!all && taken.size() == wanted) {
-      give_up(absl::OkStatus()).IgnoreError();
+      end_early(absl::OkStatus()).IgnoreError();
       break;
     }
   }

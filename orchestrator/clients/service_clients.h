@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -64,16 +65,18 @@ class RolloutClient : public ServiceClient {
   using ServiceClient::ServiceClient;
   // header.num_items is filled in; tokens are not streamed. The sequences by prompt (in the order of `prompts`), then
   // by sample. Checked: every sequence begins with its prompt, has between 1 and max_new_tokens tokens after it, all of
-  // them actions, made by header.policy_version alone, and that it came to its own end.
+  // them actions, made by header.policy_version alone, and that it came to its own end. CANCELLED once `give_up` is
+  // requested to stop.
   absl::StatusOr<std::vector<GeneratedSequence>> Generate(const GenerateHeader& header,
                                                           const std::vector<Prompt>& prompts,
-                                                          const ProgressFunction& progress);
+                                                          const ProgressFunction& progress,
+                                                          const std::stop_token& give_up = {});
   // The same of the `first` prompts (at most all) to have all their samples; the others are given up. `on_sequence` is
   // told of each sequence that will be returned as soon as that is known, from the thread of the caller; an error of it
   // ends the call.
   absl::StatusOr<std::vector<GeneratedSequence>> GenerateFirst(
       const GenerateHeader& header, const std::vector<Prompt>& prompts, int64_t first,
-      const std::function<absl::Status(const GeneratedSequence&)>& on_sequence);
+      const std::function<absl::Status(const GeneratedSequence&)>& on_sequence, const std::stop_token& give_up = {});
   absl::StatusOr<BeginUpdateReply> BeginUpdate(uint64_t step, const WeightManifest& manifest);
   absl::StatusOr<CommitUpdateReply> CommitUpdate(uint64_t step, uint64_t version);
   absl::Status AbortUpdate(uint64_t step);
