@@ -27,6 +27,7 @@ struct EpisodeRecord {
   int64_t calls = 0;                          // that were answered and delivered
   int64_t refused = 0;                        // that were not, by the fault of who called
   std::string refusal;                        // what one of them was told
+  double policy_seconds = 0;                  // in which at least one call was under way
   // An error of ours: the episode has failed, whatever its agent reports.
   absl::Status policy;
 };

@@ -6,6 +6,8 @@
 #include "core/answer_extraction/label.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
+#include "core/config/services.h"
+#include "core/data/json.h"
 #include "core/rewards/labels/labels.h"
 #include "orchestrator/data/conversation.h"
 #include "orchestrator/data/dataset_options.h"
@@ -28,7 +30,8 @@ std::vector<RowKey> RowKeys(const PromptKeys& keys, const RunConfig& config) {
                   .optional = !compares && !config.data().label_required(),
                   .as_json = true});  // what the sources for the prompt read is looked at in ReadPrompt
   rows.push_back({.name = config.data().source_key(), .option = "data.source_key", .optional = true});
-  const bool is_read = ReadsPrompts(config.reward()) || !config.algorithm().advantage_command().command().empty();
+  const bool is_read =
+      ReadsPrompts(config.reward()) || HasAgent(config) || !config.algorithm().advantage_command().command().empty();
   if (is_read) rows.push_back({.rest = true});
   return rows;
 }
@@ -58,6 +61,7 @@ absl::StatusOr<PromptRecord> ReadPrompt(const Record& record, const PromptKeys& 
     QUARTET_ASSIGN_OR_RETURN(prompt.label, ExtractLabel(label->second, keys.label_extract));
   }
   prompt.row = record.rest;
+  if (HasAgent(config)) prompt.messages = PrintExactJson(nlohmann::ordered_json(conversation.messages));
   prompt.place = record.place;
   if (prompt.ids.empty()) return absl::InvalidArgumentError("the prompt has no token");
   if (static_cast<int64_t>(prompt.ids.size()) > data.prompt_max_len()) {

@@ -22,6 +22,7 @@ struct PromptRecord {
   std::string source;          // data.source_key's, else the file's name
   std::string metrics_source;  // the same; "other" where there are too many to have metrics of their own
   std::string row;             // other fields of the row, a JSON object; "" where no program reads them
+  std::string messages;        // of the conversation, a JSON list of ChatMessage; "" unless HasAgent
   std::string place;           // where its row is, for errors: option, file and line
   std::vector<int32_t> ids;
 };

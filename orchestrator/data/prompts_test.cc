@@ -77,6 +77,18 @@ TEST_F(PromptsTest, AreTokenisedWithTheirLabels) {
   EXPECT_EQ(Load(lines)->size(), 1);
 }
 
+TEST_F(PromptsTest, HaveTheirMessagesAndTheRestOfTheirRowForAnAgent) {
+  data().set_input_template("Compute {}.");
+  const std::string lines = "{\"question\": \"2+2 \\u00bd\", \"answer\": \"4\", \"tools\": [\"sum\"], \"n\": 1.5}\n";
+  EXPECT_EQ(Load(lines)->front().messages, "");
+  EXPECT_EQ(Load(lines)->front().row, "");
+  config_.mutable_agent()->set_command("agent");
+  const PromptRecord prompt = Load(lines)->front();
+  EXPECT_EQ(prompt.messages, "[{\"role\": \"user\", \"content\": \"Compute 2+2 \\u00bd.\"}]");
+  EXPECT_EQ(prompt.row, "{\"tools\": [\"sum\"], \"n\": 1.5}");
+  EXPECT_EQ(prompt.label, "4");
+}
+
 TEST_F(PromptsTest, AreNamedByTheirRowWhereTheScorerFindsWhatIsWrong) {
   const auto prompts = Load("{\"question\": \"a\", \"answer\": \"1\"}\n{\"question\": \"b\", \"answer\": \"2\"}\n");
   ASSERT_TRUE(prompts.ok()) << prompts.status();

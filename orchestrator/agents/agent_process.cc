@@ -1,0 +1,218 @@
+#include "orchestrator/agents/agent_process.h"
+
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/base/status_macros.h"
+#include "core/data/json.h"
+#include "core/errors/shown.h"
+#include "core/rewards/reply_json.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// Of an answer; of a process that is not kept with all that it prints before.
+constexpr size_t kMostAnswerBytes = size_t{16} << 20;
+
+// Exit codes of a shell that has not found a command, or may not execute it.
+constexpr int kNotExecutable = 126, kNotFound = 127;
+
+// Clients of HTTP go by either name, and send to a proxy what neither names.
+std::map<std::string, std::string> WithoutProxy() {
+  std::map<std::string, std::string> environment;
+  for (const char* name : {"NO_PROXY", "no_proxy"}) {
+    const char* const own = std::getenv(name);
+    const std::string_view before = own == nullptr ? "" : own;
+    environment[name] = absl::StrCat(std::string(before), before.empty() ? "" : ",", "127.0.0.1,localhost");
+  }
+  return environment;
+}
+
+// `flags` of the shell.
+absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const AgentConfig& config, const std::string& flags,
+                                                    const std::map<std::string, std::string>& more = {}) {
+  PipedProcessOptions options;
+  options.argv = {"/bin/sh", flags, config.command()};
+  options.folder = config.command_folder();
+  options.environment = WithoutProxy();
+  options.environment.insert(more.begin(), more.end());
+  absl::StatusOr<std::unique_ptr<PipedProcess>> process = PipedProcess::Start(options);
+  if (process.ok()) return process;
+  return absl::InvalidArgumentError(process.status().message());
+}
+
+absl::Status WithLastWords(const absl::Status& status, PipedProcess& process) {
+  const std::string words = process.LastErrorLines();
+  if (status.ok() || words.empty() || absl::IsCancelled(status)) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; it has written last:\n", words));
+}
+
+absl::Status CannotRun(const AgentConfig& config, const ExitState& exit) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("it cannot be executed in the folder ", config.command_folder(), ": ", exit.Describe()));
+}
+
+// The last line that says something.
+std::string_view LastLine(std::string_view output) {
+  while (!output.empty() && absl::ascii_isspace(static_cast<unsigned char>(output.back()))) output.remove_suffix(1);
+  const size_t end = output.rfind('\n');
+  return end == std::string_view::npos ? output : output.substr(end + 1);
+}
+
+// Of one that is not kept: it is not started, as it might not wait for a line.
+absl::Status IsCommand(const AgentConfig& config) {
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> shell, Start(config, "-nc"));
+  QUARTET_ASSIGN_OR_RETURN(const PipedProcess::Outcome outcome,
+                           shell->Finish("", kMostAnswerBytes, Deadline::In(absl::Minutes(1)), {}));
+  return outcome.exit.ok() ? absl::OkStatus() : WithLastWords(CannotRun(config, outcome.exit), *shell);
+}
+
+absl::Status WaitsForEpisodes(const AgentConfig& config) {
+  constexpr absl::Duration kMoment = absl::Milliseconds(300);
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> process, Start(config, "-c"));
+  const absl::StatusOr<std::string> line = process->ReadLine(kMostAnswerBytes, Deadline::In(kMoment), {});
+  if (absl::IsDeadlineExceeded(line.status())) return absl::OkStatus();
+  const std::string why =
+      line.ok() ? absl::StrCat("before it was given an episode it has written ", Quoted(*line),
+                               ", and with agent.kept its output is for answers alone")
+                : absl::StrCat("with agent.kept it is to wait for episodes, and ", line.status().message());
+  return WithLastWords(absl::InvalidArgumentError(why), *process);
+}
+
+AgentAnswer Failed(EpisodeFailure kind, std::string why) { return {.failed = FailedTry{kind, std::move(why)}}; }
+
+// Whether it is a number, as JSON or ParseReply has it, but none of fp32.
+bool IsNotFinite(const json& value) {
+  double number;
+  const bool is_number =
+      value.is_number() || (value.is_string() && absl::SimpleAtod(value.get<std::string>(), &number));
+  return is_number && !ReadFinite(value, "").ok();
+}
+
+}  // namespace
+
+std::string_view NameOf(EpisodeFailure failure) {
+  constexpr std::string_view kNames[] = {"died",  "timed_out", "nonsense", "not_finite",
+                                         "error", "no_call",   "no_token", "policy"};
+  static_assert(std::size(kNames) == kEpisodeFailures);
+  return kNames[static_cast<int>(failure)];
+}
+
+std::string EpisodeLine(const PromptRecord& prompt, const EpisodePlace& place, const OpenEpisode& open) {
+  const auto parsed = [](const std::string& text, ordered_json otherwise) {
+    absl::StatusOr<ordered_json> value = ParseExactOrderedJson(text, "");
+    return value.ok() ? *std::move(value) : std::move(otherwise);
+  };
+  ordered_json episode = {{"step", place.step}};
+  if (!place.set.empty()) episode["set"] = place.set;
+  episode["row"] = place.row;
+  episode["sample"] = place.sample;
+  const ordered_json line = {{"messages", parsed(prompt.messages, ordered_json::array())},
+                             {"label", prompt.label},
+                             {"source", prompt.source},
+                             {"row", parsed(prompt.row, ordered_json::object())},
+                             {"base_url", open.base_url},
+                             {"api_key", open.api_key},
+                             {"episode", std::move(episode)},
+                             {"id", open.key}};
+  return PrintExactJson(line);
+}
+
+AgentAnswer ReadAgentAnswer(std::string_view line, const std::string& id, bool may_be_empty) {
+  if (absl::StripAsciiWhitespace({line.data(), line.size()}).empty()) {
+    if (may_be_empty) return {};
+    return Failed(EpisodeFailure::kNonsense,
+                  "it has written no answer; without reward.source it must say what the episode is worth, in its last "
+                  "line: {\"reward\": number}");
+  }
+  const absl::StatusOr<json> said = ParseReply(line, json::value_t::object, "{\"reward\": number}");
+  if (!said.ok()) return Failed(EpisodeFailure::kNonsense, std::string(said.status().message()));
+  const auto has = [&said](const char* key) { return said->contains(key) && !said->at(key).is_null(); };
+  if (has("id") && said->at("id") != id) {
+    return Failed(EpisodeFailure::kNonsense,
+                  absl::StrCat("the reply ", Quoted(line), " is to another episode than ", id));
+  }
+  if (has("token_rewards")) {
+    return Failed(EpisodeFailure::kNonsense, "there are \"token_rewards\", and an agent gives one number an episode");
+  }
+  absl::StatusOr<Reward> reward = ReadReward(*said);
+  if (reward.ok()) return {.reward = *std::move(reward)};
+  const auto not_finite = [&](const char* key) { return has(key) && IsNotFinite(said->at(key)); };
+  const EpisodeFailure kind = has("error")                                  ? EpisodeFailure::kError
+                              : not_finite("reward") || not_finite("score") ? EpisodeFailure::kNotFinite
+                                                                            : EpisodeFailure::kNonsense;
+  return Failed(kind, std::string(reward.status().message()));
+}
+
+absl::StatusOr<AgentAnswer> AgentProcess::Play(const std::string& line, const OpenEpisode& open,
+                                               const std::stop_token& stop) {
+  const absl::StatusOr<std::string> answer = Ask(line, open, stop);
+  AgentAnswer said;
+  if (answer.ok()) {
+    said = ReadAgentAnswer(*answer, open.key, may_be_empty_);
+  } else {
+    said.failed = FailureOf(answer.status());
+  }
+  // One that says that it has failed is well; one that is not understood may not be.
+  const bool is_well = !said.failed.has_value() || said.failed->kind == EpisodeFailure::kError;
+  std::unique_ptr<PipedProcess> ended;
+  if (!config_.kept() || !is_well) ended = std::move(process_);
+  if (absl::IsCancelled(answer.status()) || absl::IsInvalidArgument(answer.status())) return answer.status();
+  if (said.failed.has_value() && ended != nullptr) {
+    said.failed->why = std::string(WithLastWords(absl::InternalError(said.failed->why), *ended).message());
+  }
+  return said;
+}
+
+absl::StatusOr<std::string> AgentProcess::Ask(const std::string& line, const OpenEpisode& open,
+                                              const std::stop_token& stop) {
+  const Deadline deadline = Deadline::In(absl::Seconds(config_.timeout_seconds()));
+  if (config_.kept()) {
+    if (process_ == nullptr) {
+      QUARTET_ASSIGN_OR_RETURN(process_, Start(config_, "-c"));
+    }
+    return process_->Ask(line, kMostAnswerBytes, deadline, stop);
+  }
+  QUARTET_ASSIGN_OR_RETURN(
+      process_, Start(config_, "-c", {{"OPENAI_BASE_URL", open.base_url}, {"OPENAI_API_KEY", open.api_key}}));
+  QUARTET_ASSIGN_OR_RETURN(const PipedProcess::Outcome outcome,
+                           process_->Finish(line + "\n", kMostAnswerBytes, deadline, stop));
+  const ExitState& exit = outcome.exit;
+  if (exit.ok()) return std::string(LastLine(outcome.output));
+  if (exit.code == kNotExecutable || exit.code == kNotFound) return WithLastWords(CannotRun(config_, exit), *process_);
+  return absl::AbortedError(absl::StrCat("it has ended: ", exit.Describe()));
+}
+
+FailedTry AgentProcess::FailureOf(const absl::Status& status) const {
+  const std::string message(status.message());
+  if (absl::IsDeadlineExceeded(status)) {
+    return {EpisodeFailure::kTimedOut,
+            absl::StrCat("it has not ", config_.kept() ? "answered" : "ended", " after ",
+                         absl::FormatDuration(absl::Seconds(config_.timeout_seconds())), " (agent.timeout_seconds)",
+                         config_.kept() ? "; an answer is a line that it does not hold back (flush)" : "")};
+  }
+  if (absl::IsDataLoss(status)) {
+    return {EpisodeFailure::kNonsense,
+            message + "; with agent.kept its output is for one line an episode alone, and stderr for all else"};
+  }
+  if (config_.kept() && absl::EndsWith(message, "exit code 0")) {
+    return {EpisodeFailure::kDied, message + "; with agent.kept it is to play one episode after the other"};
+  }
+  return {absl::IsResourceExhausted(status) ? EpisodeFailure::kNonsense : EpisodeFailure::kDied, message};
+}
+
+absl::Status TryAgent(const AgentConfig& config) {
+  const absl::Status status = config.kept() ? WaitsForEpisodes(config) : IsCommand(config);
+  return Prefixed(absl::StrCat("agent.command ", Quoted(config.command())), status);
+}
+
+}  // namespace quartet

@@ -1,0 +1,88 @@
+// One process of the user's agent: what it reads of an episode, what it says of it, and how it can fail.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/rewards/reward.h"
+#include "core/service/process/piped_process.h"
+#include "orchestrator/agents/episode_record.h"
+#include "orchestrator/data/prompts.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// How a try at an episode fails.
+enum class EpisodeFailure {
+  kDied,       // its process ended otherwise than with exit code 0; of one that is kept: at all
+  kTimedOut,   // agent.timeout_seconds
+  kNonsense,   // what it has written is no answer
+  kNotFinite,  // a number of its answer is none of fp32
+  kError,      // its answer is {"error": text}
+  kNoCall,     // it never got an answer of the policy
+  kNoToken,    // those that it got have no token
+  kPolicy,     // no fault of the agent's: EpisodeRecord::policy
+};
+inline constexpr int kEpisodeFailures = static_cast<int>(EpisodeFailure::kPolicy) + 1;
+// In metrics: "agent/failed_<name>".
+std::string_view NameOf(EpisodeFailure failure);
+
+struct FailedTry {
+  EpisodeFailure kind = EpisodeFailure::kDied;
+  std::string why;
+};
+
+// What an agent says of an episode.
+struct AgentAnswer {
+  std::optional<Reward> reward;  // none: it has said nothing
+  std::optional<FailedTry> failed;
+};
+
+// Which episode it is, for the agent to log.
+struct EpisodePlace {
+  int64_t step = 0;
+  std::string set;     // of held-out prompts; "": of training
+  int64_t row = 0;     // of the step's prompts
+  int64_t sample = 0;  // of those of the row
+};
+
+// What an agent reads of an episode, one line without its end: {"messages", "label", "source", "row", "base_url",
+// "api_key", "episode": {"step", "set"?, "row", "sample"}, "id"} (docs/agents.md).
+std::string EpisodeLine(const PromptRecord& prompt, const EpisodePlace& place, const OpenEpisode& open);
+
+// What `line`, an agent's answer, says; `id` is the one of its question, which it may repeat. What is not well-formed
+// is a failure: an answer that is empty, too, unless `may_be_empty`.
+AgentAnswer ReadAgentAnswer(std::string_view line, const std::string& id, bool may_be_empty);
+
+// Plays one episode after the other: each by a process of its own, or by one that is kept, which is started when it is
+// first needed, and after a failure again. One thread, which lives as long as this object.
+class AgentProcess {
+ public:
+  // `config` is resolved. `may_be_empty`: an agent may say nothing, as others give the reward.
+  AgentProcess(const AgentConfig& config, bool may_be_empty) : config_(config), may_be_empty_(may_be_empty) {}
+
+  // Takes until the process has answered `line`, which is EpisodeLine of `open`, or has failed. CANCELLED once `stop`
+  // is requested; INVALID_ARGUMENT where it cannot be executed. After either of these no process is left.
+  absl::StatusOr<AgentAnswer> Play(const std::string& line, const OpenEpisode& open, const std::stop_token& stop);
+
+ private:
+  absl::StatusOr<std::string> Ask(const std::string& line, const OpenEpisode& open, const std::stop_token& stop);
+  FailedTry FailureOf(const absl::Status& status) const;
+
+  const AgentConfig config_;
+  const bool may_be_empty_;
+  std::unique_ptr<PipedProcess> process_;  // null: the next episode starts one
+};
+
+// That the command is one of the shell, and that an agent that is kept waits for an episode, at which it looks for a
+// moment. INVALID_ARGUMENT names command and reason.
+absl::Status TryAgent(const AgentConfig& config);
+
+}  // namespace quartet

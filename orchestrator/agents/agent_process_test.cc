@@ -1,0 +1,249 @@
+#include "orchestrator/agents/agent_process.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/files.h"
+#include "core/base/testing/scratch_folder.h"
+
+namespace quartet {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+AgentConfig AgentOf(const std::string& command, bool kept = false) {
+  AgentConfig config;
+  config.set_command(command);
+  config.set_command_folder("/");
+  config.set_kept(kept);
+  config.set_timeout_seconds(60);
+  return config;
+}
+
+const OpenEpisode kOpen = {.key = "key1", .base_url = "http://127.0.0.1:1/episodes/key1/v1", .api_key = "secret"};
+
+// Of an agent that says what `command` prints.
+AgentAnswer Played(const std::string& command, bool may_be_empty = false) {
+  AgentProcess process(AgentOf(command), may_be_empty);
+  return process.Play("{}", kOpen, {}).value();
+}
+
+// "died: why" of how a try has failed; "" where it has not.
+std::string Failure(const AgentAnswer& answer) {
+  if (!answer.failed.has_value()) return "";
+  return absl::StrCat(std::string(NameOf(answer.failed->kind)), ": ", answer.failed->why);
+}
+
+TEST(AnEpisodesLine, HasTheRowAndWhereThePolicyIs) {
+  PromptRecord prompt;
+  prompt.messages = R"([{"role":"user","content":"Two\nlines"}])";
+  prompt.label = "4";
+  prompt.source = "sums";
+  prompt.row = R"({"id": 12345678901234567890123, "tests": [1, 2]})";
+  const std::string line = EpisodeLine(prompt, {.step = 7, .row = 3, .sample = 1}, kOpen);
+  EXPECT_THAT(line, Not(HasSubstr("\n")));
+  EXPECT_THAT(line, HasSubstr("12345678901234567890123")) << "as it is written";
+  json said = json::parse(line);
+  said["row"].erase("id");
+  EXPECT_EQ(said, json({{"messages", {{{"role", "user"}, {"content", "Two\nlines"}}}},
+                        {"label", "4"},
+                        {"source", "sums"},
+                        {"row", {{"tests", {1, 2}}}},
+                        {"base_url", "http://127.0.0.1:1/episodes/key1/v1"},
+                        {"api_key", "secret"},
+                        {"episode", {{"step", 7}, {"row", 3}, {"sample", 1}}},
+                        {"id", "key1"}}));
+  EXPECT_EQ(json::parse(EpisodeLine({}, {.set = "held_out"}, kOpen))["episode"]["set"], "held_out");
+}
+
+TEST(AnAgentsAnswer, IsARewardWithWhatBelongsToIt) {
+  const AgentAnswer answer =
+      ReadAgentAnswer(R"({"reward": 0.5, "score": 1, "extra_logs": {"n": 2}, "id": "a"})", "a", false);
+  ASSERT_EQ(Failure(answer), "");
+  EXPECT_EQ(answer.reward->value, 0.5);
+  EXPECT_EQ(answer.reward->score, 1);
+  EXPECT_EQ(answer.reward->extra_logs.at("n"), 2);
+}
+
+TEST(AnAgentsAnswer, IsRefusedWhereItIsNone) {
+  const auto failure = [](const std::string& line) { return Failure(ReadAgentAnswer(line, "a", false)); };
+  EXPECT_THAT(failure("so good"),
+              AllOf(StartsWith("nonsense: "), HasSubstr("so good"), HasSubstr("{\"reward\": number}")));
+  EXPECT_THAT(failure("[1]"), StartsWith("nonsense: "));
+  EXPECT_THAT(failure("{}"), AllOf(StartsWith("nonsense: "), HasSubstr("has no \"reward\"")));
+  EXPECT_THAT(failure("{\"reward\": \"good\"}"), StartsWith("nonsense: "));
+  EXPECT_THAT(failure("{\"reward\": 1, \"extra_logs\": 1}"), StartsWith("nonsense: "));
+  EXPECT_THAT(failure("{\"reward\": 1, \"token_rewards\": [1]}"), StartsWith("nonsense: "));
+  EXPECT_THAT(failure("{\"reward\": 1, \"id\": \"b\"}"), AllOf(StartsWith("nonsense: "), HasSubstr("another episode")));
+  EXPECT_THAT(failure("{\"reward\": NaN}"), StartsWith("not_finite: \"reward\" is \"NaN\""));
+  EXPECT_THAT(failure("{\"reward\": -Infinity}"), StartsWith("not_finite: "));
+  EXPECT_THAT(failure("{\"reward\": 1e39}"), StartsWith("not_finite: "));
+  EXPECT_THAT(failure("{\"reward\": 1, \"score\": NaN}"), StartsWith("not_finite: "));
+  EXPECT_EQ(failure("{\"error\": \"the browser is gone\"}"), "error: the browser is gone");
+  EXPECT_THAT(failure(" "), AllOf(StartsWith("nonsense: "), HasSubstr("no answer")));
+}
+
+TEST(AnAgentsAnswer, MayBeEmptyWhereOthersGiveTheReward) {
+  const AgentAnswer answer = ReadAgentAnswer("", "a", true);
+  EXPECT_EQ(Failure(answer), "");
+  EXPECT_FALSE(answer.reward.has_value());
+}
+
+TEST(AnAgent, FindsThePolicyInItsEnvironmentAndItsInput) {
+  setenv("no_proxy", "10.0.0.1", 1);
+  const ScratchFolder scratch;
+  const std::string file = scratch.path() + "/seen";
+  AgentProcess process(AgentOf("{ cat; echo $OPENAI_BASE_URL $OPENAI_API_KEY $no_proxy $NO_PROXY; pwd; } > " + file +
+                               "; echo A log line.; echo '{\"reward\": 1}'"),
+                       false);
+  const auto answer = process.Play("{\"line\": 1}", kOpen, {});
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(Failure(*answer), "");
+  EXPECT_EQ(answer->reward->value, 1);
+  EXPECT_EQ(ReadFile(file).value(),
+            "{\"line\": 1}\nhttp://127.0.0.1:1/episodes/key1/v1 secret 10.0.0.1,127.0.0.1,localhost "
+            "127.0.0.1,localhost\n/\n");
+  unsetenv("no_proxy");
+}
+
+TEST(AnAgent, NeedNotReadALongLine) {
+  AgentProcess process(AgentOf("echo '{\"reward\": 1}'"), false);
+  EXPECT_EQ(Failure(process.Play(std::string(8 << 20, 'x'), kOpen, {}).value()), "");
+}
+
+TEST(AnAgent, FailsWithItsLastWords) {
+  EXPECT_THAT(Failure(Played("echo It is out of disk. >&2; exit 3")),
+              AllOf(StartsWith("died: it has ended: exit code 3"), HasSubstr("It is out of disk.")));
+  EXPECT_THAT(Failure(Played("echo '{\"reward\": 1}'; exit 1")), StartsWith("died: ")) << "though it has answered";
+  EXPECT_THAT(Failure(Played("kill -9 $$")), StartsWith("died: it has ended: killed by SIGKILL"));
+  EXPECT_THAT(Failure(Played("echo why >&2; echo Done.")), AllOf(StartsWith("nonsense: "), HasSubstr("why")));
+  EXPECT_THAT(Failure(Played("yes | head -c 17000000")), StartsWith("nonsense: it has written more than"));
+  EXPECT_EQ(Failure(Played("true", /*may_be_empty=*/true)), "");
+}
+
+TEST(AnAgent, IsKilledWithWhatItHasStartedWhenItsTimeIsUp) {
+  const ScratchFolder scratch;
+  const std::string pipe = scratch.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int fd = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  AgentConfig config = AgentOf("{ echo x; sleep 1000; } > " + pipe + " & wait");
+  config.set_timeout_seconds(1);
+  AgentProcess process(config, false);
+  EXPECT_THAT(Failure(process.Play("{}", kOpen, {}).value()),
+              StartsWith("timed_out: it has not ended after 1s (agent.timeout_seconds)"));
+  fcntl(fd, F_SETFL, 0);
+  std::string written(100, ' ');
+  EXPECT_EQ(read(fd, written.data(), written.size()), 2);
+  EXPECT_EQ(read(fd, written.data(), written.size()), 0) << "nobody has it open any more";
+  close(fd);
+}
+
+TEST(AnAgent, ThatCannotBeExecutedIsNotTriedAgain) {
+  AgentProcess process(AgentOf("quartet-has-no-such-agent"), false);
+  const absl::Status missing = process.Play("{}", kOpen, {}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(missing)) << missing;
+  EXPECT_THAT(missing.message(), AllOf(HasSubstr("exit code 127"), HasSubstr("not found")));
+  AgentConfig config = AgentOf("true");
+  config.set_command_folder("/no/such/folder");
+  AgentProcess nowhere(config, false);
+  EXPECT_TRUE(absl::IsInvalidArgument(nowhere.Play("{}", kOpen, {}).status()));
+}
+
+TEST(AnAgent, EndsWhenItsRunDoes) {
+  std::stop_source stop;
+  AgentProcess process(AgentOf("sleep 1000"), false);
+  std::jthread stopper([&stop] { stop.request_stop(); });
+  EXPECT_TRUE(absl::IsCancelled(process.Play("{}", kOpen, stop.get_token()).status()));
+}
+
+// Answers each line with its process id, but for lines of other words.
+constexpr char kLoop[] = R"(while read -r line; do case $line in
+  empty) echo;;
+  leave) exit 0;;
+  die) echo Bye. >&2; exit 3;;
+  twice) echo '{"reward": 1}'; echo '{"reward": 2}'; echo > $FILE;;
+  wrong) echo wrong;;
+  error) echo '{"error": "it is late"}';;
+  silent) sleep 1000;;
+  *) echo "{\"reward\": 1, \"extra_logs\": {\"pid\": $$}}";;
+esac; done)";
+
+class AKeptAgent : public ::testing::Test {
+ protected:
+  AKeptAgent() : process_(AgentOf("FILE=" + file_ + "; " + kLoop, /*kept=*/true), /*may_be_empty=*/true) {}
+  AgentAnswer Play(const std::string& line) { return process_.Play(line, kOpen, {}).value(); }
+  float Pid() { return Play("pid").reward->extra_logs.at("pid"); }
+
+  const ScratchFolder scratch_;
+  const std::string file_ = scratch_.path() + "/file";
+  AgentProcess process_;
+};
+
+TEST_F(AKeptAgent, PlaysOneEpisodeAfterTheOther) {
+  const float pid = Pid();
+  EXPECT_EQ(Pid(), pid);
+  const AgentAnswer empty = Play("empty");
+  EXPECT_EQ(Failure(empty), "");
+  EXPECT_FALSE(empty.reward.has_value());
+  EXPECT_EQ(Failure(Play("error")), "error: it is late");
+  EXPECT_EQ(Pid(), pid) << "which is well";
+}
+
+TEST_F(AKeptAgent, IsStartedAgainWhereItHasFailed) {
+  float pid = Pid();
+  EXPECT_THAT(Failure(Play("die")), AllOf(StartsWith("died: it has ended: exit code 3"), HasSubstr("Bye.")));
+  EXPECT_NE(Pid(), pid);
+  pid = Pid();
+  EXPECT_THAT(Failure(Play("wrong")), StartsWith("nonsense: "));
+  EXPECT_NE(Pid(), pid);
+}
+
+TEST_F(AKeptAgent, IsToldToGoOn) {
+  EXPECT_THAT(Failure(Play("leave")), AllOf(StartsWith("died: it has ended: exit code 0"), HasSubstr("agent.kept")));
+}
+
+TEST_F(AKeptAgent, GivesNoEpisodeTheRewardOfAnother) {
+  EXPECT_EQ(Play("twice").reward->value, 1);
+  while (!ReadFile(file_).ok()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_THAT(Failure(Play("pid")), AllOf(StartsWith("nonsense: "), HasSubstr("one line an episode")));
+  EXPECT_EQ(Failure(Play("pid")), "");
+}
+
+TEST_F(AKeptAgent, IsToldToWriteItsLineAtOnce) {
+  AgentConfig config = AgentOf(kLoop, /*kept=*/true);
+  config.set_timeout_seconds(0.2);
+  AgentProcess process(config, false);
+  EXPECT_THAT(Failure(process.Play("silent", kOpen, {}).value()), AllOf(StartsWith("timed_out: "), HasSubstr("flush")));
+}
+
+TEST(TryingAnAgent, FindsWhatCannotRun) {
+  const auto wrong = [](const std::string& command, bool kept) {
+    return std::string(TryAgent(AgentOf(command, kept)).message());
+  };
+  EXPECT_EQ(wrong("cat", true), "");
+  EXPECT_EQ(wrong("exit 1", false), "") << "it is not started";
+  EXPECT_THAT(wrong("if", false), AllOf(StartsWith("agent.command \"if\": "), HasSubstr("exit code 2")));
+  EXPECT_THAT(wrong("quartet-has-no-such-agent", true), AllOf(HasSubstr("exit code 127"), HasSubstr("not found")));
+  EXPECT_THAT(wrong("echo Hello.", true), HasSubstr("it has written \"Hello.\""));
+  AgentConfig nowhere = AgentOf("cat");
+  nowhere.set_command_folder("/no/such/folder");
+  EXPECT_THAT(std::string(TryAgent(nowhere).message()), HasSubstr("/no/such/folder"));
+}
+
+}  // namespace
+}  // namespace quartet

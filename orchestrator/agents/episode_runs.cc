@@ -1,0 +1,197 @@
+#include "orchestrator/agents/episode_runs.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/hash.h"
+#include "core/base/status_macros.h"
+#include "core/errors/shown.h"
+
+namespace quartet {
+namespace {
+
+// What an episode is without, though its agent says that all is well.
+std::optional<FailedTry> Missing(const EpisodeRecord& record) {
+  const std::string refused =
+      record.refused == 0
+          ? ""
+          : absl::StrCat("; ", record.refused, " of its requests were refused: ", Quoted(record.refusal));
+  if (record.calls == 0) {
+    return FailedTry{EpisodeFailure::kNoCall,
+                     absl::StrCat("it has got no answer of the policy, which it reaches at \"base_url\"", refused)};
+  }
+  if (record.sequences.empty()) {
+    return FailedTry{EpisodeFailure::kNoToken,
+                     absl::StrCat("no answer that it got of the policy has a token", refused)};
+  }
+  return std::nullopt;
+}
+
+int64_t TurnsOf(const EpisodeRecord& record) {
+  int64_t most = 0;
+  for (const nlohmann::ordered_json& messages : record.turns) {
+    most = std::max<int64_t>(most, std::ranges::count_if(messages, [](const auto& message) {
+                               return message.value("role", "") == "assistant";
+                             }));
+  }
+  return most;
+}
+
+}  // namespace
+
+uint64_t EpisodeSeed(uint64_t step_seed, const EpisodePlace& place) {
+  const uint64_t numbers[] = {static_cast<uint64_t>(place.row), static_cast<uint64_t>(place.sample)};
+  return HashBytes({reinterpret_cast<const char*>(numbers), sizeof(numbers)}, step_seed);
+}
+
+void EpisodeMetrics::Add(const PlayedEpisode& episode) {
+  for (const EpisodeFailure kind : episode.failed) ++failed_[static_cast<size_t>(kind)];
+  const auto failures = static_cast<int64_t>(episode.failed.size());
+  if (!episode.dropped.ok()) {
+    ++dropped_;
+    retries_ += failures - 1;
+    return;
+  }
+  retries_ += failures;
+  ++played_;
+  turns_ += TurnsOf(episode.record);
+  calls_ += episode.record.calls;
+  refused_ += episode.record.refused;
+  branches_ += static_cast<int64_t>(episode.record.sequences.size()) - 1;
+  seconds_ += episode.seconds;
+  seconds_in_tools_ += std::max(0.0, episode.seconds - episode.record.policy_seconds);
+}
+
+void EpisodeMetrics::AddTo(Metrics* metrics) const {
+  if (played_ + dropped_ == 0) return;
+  const auto mean = [&](const char* name, auto sum) {
+    if (played_ > 0)
+      metrics->Set(absl::StrCat("agent/", name), static_cast<double>(sum) / static_cast<double>(played_));
+  };
+  mean("turns", turns_);
+  mean("calls", calls_);
+  mean("refused", refused_);
+  mean("branches", branches_);
+  mean("seconds", seconds_);
+  mean("seconds_in_tools", seconds_in_tools_);
+  metrics->Set("agent/retries", static_cast<double>(retries_));
+  metrics->Set("agent/dropped", static_cast<double>(dropped_));
+  for (int kind = 0; kind < kEpisodeFailures; ++kind) {
+    metrics->Set(absl::StrCat("agent/failed_", std::string(NameOf(static_cast<EpisodeFailure>(kind)))),
+                 static_cast<double>(failed_[static_cast<size_t>(kind)]));
+  }
+}
+
+struct EpisodeRuns::Batch {
+  const std::vector<EpisodeTask>& tasks;
+  std::stop_source stop = {};
+  // With mutex_:
+  size_t next = 0;  // to begin
+  int64_t running = 0;
+  std::deque<Ended> ended = {};
+};
+
+EpisodeRuns::EpisodeRuns(const RunConfig& config, EpisodeHost* host) : config_(config), host_(host) {
+  for (int i = 0; i < config_.agent().processes(); ++i) threads_.emplace_back([this] { Work(); });
+}
+
+EpisodeRuns::~EpisodeRuns() {
+  const std::lock_guard lock(mutex_);
+  closing_ = true;
+  changed_.notify_all();
+}
+
+void EpisodeRuns::Work() {
+  AgentProcess process(config_.agent(), /*may_be_empty=*/!config_.reward().source().empty());
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return closing_ || (batch_ != nullptr && batch_->next < batch_->tasks.size()); });
+    if (closing_) return;
+    Batch& batch = *batch_;
+    const size_t number = batch.next++;
+    ++batch.running;
+    lock.unlock();
+    Ended ended = PlayTask(process, batch.tasks[number], batch.stop.get_token());
+    if (ended.ok()) ended->task = number;
+    lock.lock();
+    --batch.running;
+    if (!ended.ok()) batch.next = batch.tasks.size();
+    batch.ended.push_back(std::move(ended));
+    changed_.notify_all();
+  }
+}
+
+absl::Status EpisodeRuns::Play(const std::vector<EpisodeTask>& tasks, const Done& done, const std::stop_token& stop) {
+  Batch batch = {.tasks = tasks};
+  std::unique_lock lock(mutex_);
+  batch_ = &batch;
+  changed_.notify_all();
+  absl::Status status;
+  for (bool enough = false; !enough && status.ok();) {
+    changed_.wait(lock, stop,
+                  [&] { return !batch.ended.empty() || (batch.running == 0 && batch.next == tasks.size()); });
+    if (stop.stop_requested()) {
+      status = absl::CancelledError("the call has ended");
+    } else if (batch.ended.empty()) {
+      enough = true;
+    } else {
+      Ended ended = std::move(batch.ended.front());
+      batch.ended.pop_front();
+      lock.unlock();
+      absl::StatusOr<bool> more = ended.ok() ? done(*std::move(ended)) : ended.status();
+      lock.lock();
+      enough = !more.value_or(false);
+      status = more.status();
+    }
+  }
+  batch.next = tasks.size();
+  batch.stop.request_stop();
+  changed_.wait(lock, [&batch] { return batch.running == 0; });
+  batch_ = nullptr;
+  return status;
+}
+
+EpisodeRuns::Ended EpisodeRuns::PlayTask(AgentProcess& process, const EpisodeTask& task,
+                                         const std::stop_token& stop) const {
+  PlayedEpisode episode;
+  for (int tries = 1;; ++tries) {
+    QUARTET_ASSIGN_OR_RETURN(const std::optional<FailedTry> failed, Try(process, task, stop, &episode));
+    if (!failed.has_value()) return episode;
+    episode.failed.push_back(failed->kind);
+    if (tries < config_.agent().max_tries()) continue;
+    const bool is_ours = failed->kind == EpisodeFailure::kPolicy;
+    const absl::Status status(is_ours ? episode.record.policy.code() : absl::StatusCode::kFailedPrecondition,
+                              absl::StrCat(tries, tries == 1 ? " try: " : " tries: ", failed->why));
+    if (is_ours || config_.agent().on_error() == "stop") return OfTask(task, status);
+    episode.dropped = OfTask(task, status);
+    return episode;
+  }
+}
+
+absl::StatusOr<std::optional<FailedTry>> EpisodeRuns::Try(AgentProcess& process, const EpisodeTask& task,
+                                                          const std::stop_token& stop, PlayedEpisode* episode) const {
+  const auto begin = std::chrono::steady_clock::now();
+  const OpenEpisode open = host_->Open(task.seed);
+  absl::StatusOr<AgentAnswer> answer = process.Play(EpisodeLine(*task.prompt, task.place, open), open, stop);
+  episode->record = host_->Close(open.key);
+  episode->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (!answer.ok()) return OfTask(task, answer.status());
+  episode->reward = std::move(answer->reward);
+  const EpisodeRecord& record = episode->record;
+  // An agent that says what it likes of an episode that we have spoilt.
+  if (!record.policy.ok()) return FailedTry{EpisodeFailure::kPolicy, std::string(record.policy.message())};
+  if (answer->failed.has_value()) return std::move(answer->failed);
+  return Missing(record);
+}
+
+absl::Status EpisodeRuns::OfTask(const EpisodeTask& task, const absl::Status& status) const {
+  if (absl::IsCancelled(status)) return status;
+  return Prefixed(absl::StrCat("agent ", Quoted(config_.agent().command()), ": ", task.prompt->place, ", sample ",
+                               task.place.sample, " (counted from 0)"),
+                  status);
+}
+
+}  // namespace quartet
