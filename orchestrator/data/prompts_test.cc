@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "core/base/testing/scratch_folder.h"
-#include "orchestrator/data/answers.h"
 #include "orchestrator/data/reward_sources.h"
 #include "orchestrator/testing/byte_tokenizer.h"
 
@@ -87,22 +86,6 @@ TEST_F(PromptsTest, HaveTheirMessagesAndTheRestOfTheirRowForAnAgent) {
   EXPECT_EQ(prompt.messages, "[{\"role\": \"user\", \"content\": \"Compute 2+2 \\u00bd.\"}]");
   EXPECT_EQ(prompt.row, "{\"tools\": [\"sum\"], \"n\": 1.5}");
   EXPECT_EQ(prompt.label, "4");
-}
-
-TEST_F(PromptsTest, AreNamedByTheirRowWhereTheScorerFindsWhatIsWrong) {
-  const auto prompts = Load("{\"question\": \"a\", \"answer\": \"1\"}\n{\"question\": \"b\", \"answer\": \"2\"}\n");
-  ASSERT_TRUE(prompts.ok()) << prompts.status();
-  const auto named = [&](const std::string& message) {
-    const absl::Status status = NameRow(absl::InvalidArgumentError(message),
-                                        [&](uint64_t index) -> const PromptRecord& { return prompts->at(index / 4); });
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-    return std::string(status.message());
-  };
-  const std::string wrong = "scorer at h:1, Score: sequence 7, reward \"code\": the label is wrong";
-  EXPECT_EQ(named(wrong), "data.prompt_data: " + data().prompt_data(0) + " line 2: " + wrong);
-  for (const char* other : {"scorer at h:1: it broke", "sequence x, y", "sequence 7", "sequence , y"}) {
-    EXPECT_EQ(named(other), other);
-  }
 }
 
 TEST_F(PromptsTest, GoThroughTheChatTemplateAsAUsersMessage) {

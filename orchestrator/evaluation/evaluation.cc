@@ -15,8 +15,9 @@
 #include "core/config/batches/call_sizes.h"
 #include "core/config/eval_sets.h"
 #include "core/rewards/labels/labels.h"
+#include "orchestrator/answers/answer.h"
+#include "orchestrator/answers/rollout_answers.h"
 #include "orchestrator/clients/handshake.h"
-#include "orchestrator/data/answers.h"
 #include "orchestrator/data/first_example.h"
 #include "orchestrator/data/reward_sources.h"
 #include "orchestrator/evaluation/evaluation_scores.h"
@@ -73,6 +74,12 @@ absl::StatusOr<std::optional<bool>> IsRight(const RewardConfig& reward, const st
   return right;
 }
 
+// Beside what the sources of the reward say.
+void AddAgentReward(const AgentReward& agent, EvaluatedAnswer* answer) {
+  answer->reward += agent.reward;
+  if (agent.score.has_value()) answer->right = answer->right.value_or(true) && *agent.score >= 1;
+}
+
 // The values of `prompts` (all of their answers stand one behind the other), each name behind `prefix`.
 void AddValues(const std::vector<std::vector<const EvaluatedAnswer*>>& prompts, const EvalSet& set,
                const std::string& prefix, Metrics* values) {
@@ -108,52 +115,67 @@ void AddValues(const std::vector<std::vector<const EvaluatedAnswer*>>& prompts, 
   values->Set(prefix + "truncated", truncated / n_answers);
 }
 
+// The scorer's word on each answer that is there; on the others an empty one.
+absl::StatusOr<std::vector<ScoreReply>> ScoresOf(const RunConfig& config, const EvaluationSet& set,
+                                                 const std::vector<PromptAnswer>& answers, const Tokenizer& tokenizer,
+                                                 ScorerClient& scorer) {
+  std::vector<ScoreReply> scores(answers.size());
+  if (config.reward().source().empty()) return scores;
+  std::vector<ScoreItem> items;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const PromptAnswer& answer = answers[i];
+    if (!answer.error.empty()) continue;
+    items.push_back(MakeScoreItem(i, answer.sequences.back(), answer.response, answer.truncated,
+                                  set.prompts[answer.prompt], config.reward(), tokenizer));
+  }
+  if (items.empty()) return scores;
+  const absl::StatusOr<std::vector<ScoreReply>> scored = scorer.Score(items);
+  if (!scored.ok()) {
+    return NameRow(scored.status(),
+                   [&](uint64_t index) -> const PromptRecord& { return set.prompts.at(answers.at(index).prompt); });
+  }
+  for (size_t i = 0; i < items.size(); ++i) scores[items[i].tokens().index()] = (*scored)[i];
+  return scores;
+}
+
 absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const EvaluationSet& set, uint64_t policy_version,
-                                          const Tokenizer& tokenizer, const Services& services,
+                                          const Tokenizer& tokenizer, AnswerSource& source, ScorerClient& scorer,
                                           const ProgressFunction& progress) {
   // 1. Answers.
   const auto n = static_cast<size_t>(set.options.n_samples_per_prompt());
-  std::vector<Prompt> prompts(set.prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    prompts[i].set_index(i);
-    prompts[i].mutable_ids()->Assign(set.prompts[i].ids.begin(), set.prompts[i].ids.end());
-  }
-  QUARTET_ASSIGN_OR_RETURN(
-      const std::vector<GeneratedSequence> answers,
-      services.rollout->Generate(HeaderOf(config, set.options, policy_version), prompts, progress));
+  std::vector<const PromptRecord*> prompts;
+  for (const PromptRecord& prompt : set.prompts) prompts.push_back(&prompt);
+  int64_t drawn = 0;
+  QUARTET_ASSIGN_OR_RETURN(std::vector<PromptAnswer> answers,
+                           source.Draw(HeaderOf(config, set.options, policy_version), prompts, std::ssize(prompts),
+                                       [&](const PromptAnswer&) {
+                                         if (progress) progress(++drawn);
+                                         return absl::OkStatus();
+                                       }));
 
   // 2. What they are worth.
-  std::vector<ScoreItem> items;
-  items.reserve(answers.size());
-  for (size_t i = 0; i < answers.size(); ++i) {
-    items.push_back(MakeScoreItem(i, answers[i], set.prompts[i / n], config.reward(), tokenizer));
-  }
-  const absl::StatusOr<std::vector<ScoreReply>> scored = services.scorer->Score(items);
-  if (!scored.ok()) {
-    return NameRow(scored.status(), [&](uint64_t index) -> const PromptRecord& { return set.prompts.at(index / n); });
-  }
-  const std::vector<ScoreReply>& scores = *scored;
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, ScoresOf(config, set, answers, tokenizer, scorer));
 
   // 3. How many are right.
   EvaluationResult result;
   result.set = set.options.name();
   int64_t failed = 0;
   const std::set<std::string> give_scores = SourcesOfScores(scores);
-  for (size_t i = 0; i < scores.size(); ++i) {
+  for (size_t i = 0; i < answers.size(); ++i) {
     EvaluatedAnswer& answer = result.answers.emplace_back();
     answer.prompt = static_cast<int64_t>(i / n);
-    answer.response = std::move(*items[i].mutable_response());
-    answer.error = scores[i].error();
+    answer.response = std::move(answers[i].response);
+    answer.error = answers[i].error.empty() ? scores[i].error() : answers[i].error;
     if (!answer.error.empty()) {
       ++failed;
     } else {
       answer.reward = scores[i].reward();
       QUARTET_ASSIGN_OR_RETURN(answer.right,
                                IsRight(config.reward(), set.prompts[i / n].source, give_scores, scores[i]));
+      if (answers[i].agent.has_value()) AddAgentReward(*answers[i].agent, &answer);
     }
-    answer.truncated = items[i].truncated();
-    const auto& mask = answers[i].tokens().action_mask();
-    answer.tokens = std::count(mask.begin(), mask.end(), true);
+    answer.truncated = answers[i].truncated;
+    answer.tokens = answers[i].action_tokens();
   }
   std::vector<std::vector<const EvaluatedAnswer*>> all;
   std::map<std::string, std::vector<std::vector<const EvaluatedAnswer*>>> by_source;
@@ -174,8 +196,10 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
                      })->error));
   }
   result.prompts = static_cast<int64_t>(all.size());
-  if (config.reward().on_error() == "drop") result.values.Set("failed", static_cast<double>(failed));
+  if (config.reward().on_error() == "drop" || source.may_drop())
+    result.values.Set("failed", static_cast<double>(failed));
   AddValues(all, set.options, "", &result.values);
+  source.TakeMetrics(&result.values);
   if (by_source.size() == 1) return result;
   for (const auto& [source, of_source] : by_source) {
     AddValues(of_source, set.options, absl::StrCat("source/", source, "/"), &result.values);
@@ -253,14 +277,15 @@ absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& c
 absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& config,
                                                            const std::vector<EvaluationSet>& sets,
                                                            const EvaluatedModel& model, uint64_t policy_version,
-                                                           const Tokenizer& tokenizer, const Services& services,
-                                                           RunFolder& folder, TerminalView& view) {
+                                                           const Tokenizer& tokenizer, AnswerSource& answers,
+                                                           ScorerClient& scorer, RunFolder& folder,
+                                                           TerminalView& view) {
   const std::string what = absl::StrCat("evaluation of ", model.name);
   std::vector<EvaluationResult> results;
   for (const EvaluationSet& set : sets) {
     view.Begin(absl::StrCat(what, ", ", set.options.name()),
                static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
-    QUARTET_ASSIGN_OR_RETURN(results.emplace_back(), Evaluate(config, set, policy_version, tokenizer, services,
+    QUARTET_ASSIGN_OR_RETURN(results.emplace_back(), Evaluate(config, set, policy_version, tokenizer, answers, scorer,
                                                               [&view](int64_t done) { view.Progress(done); }));
     view.Print(absl::StrCat(what, ": ", DescribeEvaluation(results.back())));
     QUARTET_RETURN_IF_ERROR(folder.WriteEvaluation({.step = model.step,
@@ -356,9 +381,10 @@ absl::Status EvaluateModel(RunSession session) {
   }
   RunFolder& folder = session.folder();
   QUARTET_RETURN_IF_ERROR(folder.BeginAfter(0));
+  RolloutAnswers answers(services.rollout.get(), &session.tokenizer());
   const absl::StatusOr<std::vector<EvaluationResult>> results =
       EvaluateSets(config, sets, EvaluatedModelIn(config.rollout().pretrain()), policy_version, session.tokenizer(),
-                   services, folder, view);
+                   answers, *services.scorer, folder, view);
   if (!results.ok()) return session.End(results.status());
   for (size_t i = 0; i < results->size(); ++i) {
     QUARTET_RETURN_IF_ERROR(AtomicWriteFile(absl::StrCat(folder.path(), "/answers_", (*results)[i].set, ".jsonl"),

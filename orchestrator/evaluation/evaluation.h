@@ -13,6 +13,7 @@
 #include "core/run_folder/run_folder.h"
 #include "core/run_folder/run_inputs.h"
 #include "core/tokenizer/tokenizer.h"
+#include "orchestrator/answers/answer_source.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/evaluation/evaluated_model.h"
@@ -68,8 +69,8 @@ struct EvaluationResult {
 absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& config,
                                                            const std::vector<EvaluationSet>& sets,
                                                            const EvaluatedModel& model, uint64_t policy_version,
-                                                           const Tokenizer& tokenizer, const Services& services,
-                                                           RunFolder& folder, TerminalView& view);
+                                                           const Tokenizer& tokenizer, AnswerSource& answers,
+                                                           ScorerClient& scorer, RunFolder& folder, TerminalView& view);
 
 // "eval/<set>/<name>" of each value.
 void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics);

@@ -11,13 +11,14 @@
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/rl/rewards.h"
-#include "orchestrator/data/answers.h"
+#include "orchestrator/answers/answer.h"
 #include "orchestrator/loop/side_by_side.h"
 
 namespace quartet {
 namespace {
 
 constexpr uint64_t kGeneratePurpose = 3;
+constexpr char kAgent[] = "agent";  // its part of rewards and figures
 
 GenerateHeader HeaderOf(const RunConfig& config, int64_t step, int64_t draw, uint64_t policy_version) {
   const RolloutConfig& rollout = config.rollout();
@@ -36,6 +37,45 @@ GenerateHeader HeaderOf(const RunConfig& config, int64_t step, int64_t draw, uin
   return header;
 }
 
+// Beside what the sources of the reward give.
+void AddAgentReward(const AgentReward& agent, Experience* e) {
+  e->reward = AddRewards(std::array{e->reward, agent.reward});
+  e->score = AddRewards(std::array{e->score, agent.score.value_or(agent.reward)});
+  e->reward_parts[kAgent] = static_cast<float>(agent.reward);
+  for (const auto& [name, value] : agent.extra_logs) e->extra_logs[absl::StrCat(kAgent, "/", name)] = value;
+}
+
+// What is known of an answer before models are asked: `reply` is the scorer's.
+absl::StatusOr<Experience> ExperienceOf(const RunConfig& config, std::shared_ptr<const PromptRecord> prompt,
+                                        const ScoreReply& reply, PromptAnswer answer) {
+  const AlgorithmConfig& algorithm = config.algorithm();
+  Experience e;
+  e.prompt = std::move(prompt);
+  e.tokens = std::move(answer.sequences.back());
+  e.response = std::move(answer.response);
+  e.truncated = answer.truncated;
+  e.excluded = algorithm.overlong_filtering() && e.truncated;
+  e.rollout_log_probs = std::move(answer.log_probs);
+  e.sampled_log_probs = std::move(answer.sampled_log_probs);
+  e.reward = reply.reward();
+  e.token_rewards.assign(reply.token_rewards().begin(), reply.token_rewards().end());
+  if (!e.token_rewards.empty() && std::ssize(e.token_rewards) != e.action_tokens()) {
+    return absl::InternalError(absl::StrCat("the scorer gave rewards of ", e.token_rewards.size(),
+                                            " tokens to an answer of ", e.action_tokens()));
+  }
+  e.score = reply.score();
+  e.reward_parts.insert(reply.parts().begin(), reply.parts().end());
+  e.extra_logs.insert(reply.extra_logs().begin(), reply.extra_logs().end());
+  if (answer.agent.has_value()) AddAgentReward(*answer.agent, &e);
+  if (algorithm.overlong_buffer_len() == 0) return e;
+  const double penalty = OverlongPenalty(e.action_tokens(), config.rollout().generate_max_len(),
+                                         algorithm.overlong_buffer_len(), algorithm.overlong_penalty_factor());
+  e.reward_parts["overlong_penalty"] = static_cast<float>(penalty);
+  e.reward = AddRewards(std::array{e.reward, penalty});
+  if (!e.token_rewards.empty()) e.token_rewards.back() += static_cast<float>(penalty);
+  return e;
+}
+
 }  // namespace
 
 // The answers to one prompt.
@@ -45,62 +85,64 @@ struct BatchSampler::Group {
   std::string why;     // of one of them
 };
 
-BatchSampler::BatchSampler(const RunConfig& config, Prompts& prompts, const Tokenizer& tokenizer, Services& services,
-                           int64_t drawn, Progress progress)
+BatchSampler::BatchSampler(const RunConfig& config, Prompts& prompts, const Tokenizer& tokenizer, AnswerSource& answers,
+                           ScorerClient& scorer, int64_t drawn, Progress progress)
     : config_(config),
       prompts_(prompts),
       tokenizer_(tokenizer),
-      services_(services),
+      answers_(answers),
+      scorer_(scorer),
       drawn_(drawn),
       progress_(std::move(progress)) {}
 
 absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(int64_t step, int64_t draw,
                                                                                 uint64_t policy_version) {
   const RolloutConfig& rollout = config_.rollout();
-  const AlgorithmConfig& algorithm = config_.algorithm();
   const int64_t samples = rollout.n_samples_per_prompt();
   QUARTET_ASSIGN_OR_RETURN(const std::vector<std::shared_ptr<const PromptRecord>> records,
                            prompts_.Take(drawn_, rollout.over_sampling_batch_size()));
   drawn_ += rollout.over_sampling_batch_size();
-  std::vector<Prompt> prompts(records.size());
-  for (size_t i = 0; i < records.size(); ++i) {
-    const std::vector<int32_t>& ids = records[i]->ids;
-    prompts[i].set_index(i);
-    prompts[i].mutable_ids()->Assign(ids.begin(), ids.end());
-  }
+  std::vector<const PromptRecord*> prompts;
+  for (const auto& record : records) prompts.push_back(record.get());
 
-  const int64_t answers = rollout.rollout_batch_size() * samples;
-  progress_.begin(draw == 0 ? "generate" : absl::StrCat("generate, draw ", draw + 1), answers);
+  const int64_t wanted = rollout.rollout_batch_size() * samples;
+  progress_.begin(draw == 0 ? "generate" : absl::StrCat("generate, draw ", draw + 1), wanted);
   std::unique_ptr<ScoreCall> scoring;
   const Stopwatch generation;
-  // Of each answer, by its place among all.
-  struct Answered {
-    std::string response;
-    const ScoreReply* reply = nullptr;
+  const auto place_of = [samples](const PromptAnswer& answer) {
+    return answer.prompt * static_cast<uint64_t>(samples) + answer.sample;
   };
-  std::vector<Answered> answered(records.size() * samples);
-  const auto place_of = [samples](const GeneratedSequence& sequence) {
-    return sequence.prompt_index() * static_cast<uint64_t>(samples) + sequence.sample();
-  };
-  // Without sources no answer is worth anything, and nobody is asked.
+  // Without sources no answer is worth anything to the scorer, and it is not asked. Answers are scored while others are
+  // generated, but where not all of them may come: how many do is announced.
   const bool has_sources = !config_.reward().source().empty();
+  std::vector<ScoreItem> waiting_items;
   std::vector<uint64_t> scored;  // places, as they were sent
-  const auto score = [&](const GeneratedSequence& sequence) {
-    if (scoring == nullptr && has_sources) scoring = services_.scorer->BeginScore(answers);
-    scored.push_back(place_of(sequence));
-    ScoreItem item =
-        MakeScoreItem(scored.back(), sequence, *records[sequence.prompt_index()], config_.reward(), tokenizer_);
-    if (scoring != nullptr) scoring->Add(item);
-    answered[scored.back()].response = std::move(*item.mutable_response());
-    progress_.done(static_cast<int64_t>(scored.size()));
+  int64_t told = 0;
+  const auto score = [&](const PromptAnswer& answer) {
+    progress_.done(++told);
+    if (!answer.error.empty()) return absl::OkStatus();
+    scored.push_back(place_of(answer));
+    if (!has_sources) return absl::OkStatus();
+    ScoreItem item = MakeScoreItem(scored.back(), answer.sequences.back(), answer.response, answer.truncated,
+                                   *prompts[answer.prompt], config_.reward(), tokenizer_);
+    if (!answers_.may_drop()) {
+      if (scoring == nullptr) scoring = scorer_.BeginScore(wanted);
+      scoring->Add(item);
+    } else {
+      waiting_items.push_back(std::move(item));
+    }
     return absl::OkStatus();
   };
-  QUARTET_ASSIGN_OR_RETURN(std::vector<GeneratedSequence> generated,
-                           services_.rollout->GenerateFirst(HeaderOf(config_, step, draw, policy_version), prompts,
-                                                            rollout.rollout_batch_size(), score));
+  QUARTET_ASSIGN_OR_RETURN(
+      std::vector<PromptAnswer> answers,
+      answers_.Draw(HeaderOf(config_, step, draw, policy_version), prompts, rollout.rollout_batch_size(), score));
   generate_seconds_ += generation.Seconds();
   const Stopwatch waiting;
-  if (scoring != nullptr) progress_.begin("waiting for rewards", 0);
+  if (has_sources) progress_.begin("waiting for rewards", 0);
+  if (!waiting_items.empty()) {
+    scoring = scorer_.BeginScore(std::ssize(waiting_items));
+    for (const ScoreItem& item : waiting_items) scoring->Add(item);
+  }
   const absl::StatusOr<std::vector<ScoreReply>> finished =
       scoring != nullptr ? scoring->Finish() : std::vector<ScoreReply>(scored.size());
   if (!finished.ok()) {
@@ -108,44 +150,22 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
       return *records.at(place / static_cast<uint64_t>(samples));
     });
   }
-  const std::vector<ScoreReply>& scores = *finished;
   score_seconds_ += waiting.Seconds();
-  for (size_t i = 0; i < scores.size(); ++i) answered[scored[i]].reply = &scores[i];
+  std::vector<const ScoreReply*> replies(records.size() * samples);  // by place
+  for (size_t i = 0; i < scored.size(); ++i) replies[scored[i]] = &(*finished)[i];
 
-  std::vector<Group> groups(generated.size() / samples);
-  for (size_t i = 0; i < generated.size(); ++i) {
+  std::vector<Group> groups(answers.size() / samples);
+  for (size_t i = 0; i < answers.size(); ++i) {
     Group& group = groups[i / samples];
-    GeneratedSequence& sequence = generated[i];
-    Answered& of = answered[place_of(sequence)];
-    const ScoreReply& reply = *of.reply;
-    if (!reply.error().empty()) {
+    const std::string& error = answers[i].error.empty() ? replies[place_of(answers[i])]->error() : answers[i].error;
+    if (!error.empty()) {
       ++group.failed;
-      group.why = reply.error();
+      group.why = error;
       continue;
     }
-    Experience& e = group.answers.emplace_back();
-    e.prompt = records[sequence.prompt_index()];
-    e.tokens = std::move(*sequence.mutable_tokens());
-    e.response = std::move(of.response);
-    e.truncated = sequence.finish_reason() == GeneratedSequence::LENGTH;
-    e.excluded = algorithm.overlong_filtering() && e.truncated;
-    e.rollout_log_probs.assign(sequence.log_probs().begin(), sequence.log_probs().end());
-    e.sampled_log_probs.assign(sequence.sampled_log_probs().begin(), sequence.sampled_log_probs().end());
-    e.reward = reply.reward();
-    e.token_rewards.assign(reply.token_rewards().begin(), reply.token_rewards().end());
-    if (!e.token_rewards.empty() && std::ssize(e.token_rewards) != e.action_tokens()) {
-      return absl::InternalError(absl::StrCat("the scorer gave rewards of ", e.token_rewards.size(),
-                                              " tokens to an answer of ", e.action_tokens()));
-    }
-    e.score = reply.score();
-    e.reward_parts.insert(reply.parts().begin(), reply.parts().end());
-    e.extra_logs.insert(reply.extra_logs().begin(), reply.extra_logs().end());
-    if (algorithm.overlong_buffer_len() == 0) continue;
-    const double penalty = OverlongPenalty(e.action_tokens(), rollout.generate_max_len(),
-                                           algorithm.overlong_buffer_len(), algorithm.overlong_penalty_factor());
-    e.reward_parts["overlong_penalty"] = static_cast<float>(penalty);
-    e.reward = AddRewards(std::array{e.reward, penalty});
-    if (!e.token_rewards.empty()) e.token_rewards.back() += static_cast<float>(penalty);
+    QUARTET_ASSIGN_OR_RETURN(
+        group.answers.emplace_back(),
+        ExperienceOf(config_, records[answers[i].prompt], *replies[place_of(answers[i])], std::move(answers[i])));
   }
   return groups;
 }
@@ -211,9 +231,12 @@ absl::StatusOr<std::vector<Experience>> BatchSampler::Draw(int64_t step, uint64_
     }
   } while (filter != GroupFilter::kNone && kept.size() < wanted);
 
+  answers_.TakeMetrics(metrics);
   metrics->Set("time/generate", generate_seconds_);
   metrics->Set("time/score", score_seconds_);
-  if (config_.reward().on_error() == "drop") metrics->Set("reward/failed", static_cast<double>(failed));
+  if (config_.reward().on_error() == "drop" || answers_.may_drop()) {
+    metrics->Set("reward/failed", static_cast<double>(failed));
+  }
   if (filter != GroupFilter::kNone) {
     metrics->Set("dynamic_sampling/draws", static_cast<double>(draws));
     metrics->Set("dynamic_sampling/groups", static_cast<double>(groups_seen));

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "core/run_folder/metrics.h"
 #include "core/tokenizer/tokenizer.h"
+#include "orchestrator/answers/answer_source.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/loop/experience.h"
@@ -31,14 +32,14 @@ class BatchSampler {
   };
 
   // `drawn`: prompts that the steps before have taken.
-  BatchSampler(const RunConfig& config, Prompts& prompts, const Tokenizer& tokenizer, Services& services, int64_t drawn,
-               Progress progress);
+  BatchSampler(const RunConfig& config, Prompts& prompts, const Tokenizer& tokenizer, AnswerSource& answers,
+               ScorerClient& scorer, int64_t drawn, Progress progress);
 
-  // Metrics: time/generate and time/score, and what was dropped. At most rollout_batch_size groups, in the order in
-  // which prompts were drawn, with rewards as far as they are known before advantages: length penalties are in them.
-  // Less where answers could not be scored (reward.on_error "drop"), of which progress.warn is told draw by draw.
-  // FAILED_PRECONDITION where no answer of a draw could be scored, or dynamic_sampling.max_num_gen_batches do not
-  // suffice.
+  // Metrics: time/generate and time/score, those of the answers' source, and what was dropped. At most
+  // rollout_batch_size groups, in the order in which prompts were drawn, with rewards as far as they are known before
+  // advantages: length penalties are in them. Less where answers could not be scored (reward.on_error "drop") or
+  // episodes failed (agent.on_error "drop"), of which progress.warn is told draw by draw. FAILED_PRECONDITION where
+  // that is every answer of a draw, or dynamic_sampling.max_num_gen_batches do not suffice.
   absl::StatusOr<std::vector<Experience>> Draw(int64_t step, uint64_t policy_version, Metrics* metrics);
 
   int64_t drawn() const { return drawn_; }
@@ -50,7 +51,8 @@ class BatchSampler {
   const RunConfig& config_;
   Prompts& prompts_;
   const Tokenizer& tokenizer_;
-  Services& services_;
+  AnswerSource& answers_;
+  ScorerClient& scorer_;
   int64_t drawn_;
   Progress progress_;
   // Of the batch under way: generating, and waiting for scores after the last answer.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "orchestrator/data/answers.h"
+#include "orchestrator/answers/answer.h"
 
 namespace quartet {
 
@@ -12,10 +12,7 @@ Canary CanaryOf(const std::vector<Experience>& batch, const RewardConfig& reward
   for (size_t i = 0; i < count; ++i) {
     const Experience& e = batch[i * batch.size() / count];
     canary.sequences.push_back(e.tokens);
-    GeneratedSequence answer;
-    *answer.mutable_tokens() = e.tokens;
-    answer.set_finish_reason(e.truncated ? GeneratedSequence::LENGTH : GeneratedSequence::STOP);
-    canary.items.push_back(MakeScoreItem(i, answer, *e.prompt, reward, tokenizer));
+    canary.items.push_back(MakeScoreItem(i, e.tokens, e.response, e.truncated, *e.prompt, reward, tokenizer));
     Prompt& prompt = canary.prompts.emplace_back();
     prompt.set_index(i);
     prompt.mutable_ids()->Assign(e.prompt->ids.begin(), e.prompt->ids.end());

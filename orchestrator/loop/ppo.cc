@@ -169,7 +169,7 @@ absl::Status PpoLoop::Prepare() {
         CheckGoesOn(config_, run_.prompts.hash(), steps_, *run_.resume, run_.folder.checkpoints_path()));
   }
   sampler_.emplace(
-      config_, run_.prompts, run_.tokenizer, run_.services,
+      config_, run_.prompts, run_.tokenizer, run_.answers, *run_.services.scorer,
       run_.resume.has_value() ? run_.resume->prompts_drawn.value_or(first_step_ * run_.resume->rollout_batch_size) : 0,
       BatchSampler::Progress{.begin = [this](const std::string& phase, int64_t total) { BeginPhase(phase, total); },
                              .done = [this](int64_t done) { run_.view.Progress(done); },
@@ -553,7 +553,7 @@ absl::StatusOr<std::vector<EvaluationResult>> PpoLoop::EvaluatePolicy(int64_t st
   if (run_.cancellation != nullptr) may_wait.emplace(run_.cancellation);
   QUARTET_ASSIGN_OR_RETURN(std::vector<EvaluationResult> results,
                            EvaluateSets(config_, run_.evaluation_sets, EvaluatedModelOf(config_, step), policy_version_,
-                                        run_.tokenizer, run_.services, run_.folder, run_.view));
+                                        run_.tokenizer, run_.answers, *run_.services.scorer, run_.folder, run_.view));
   for (EvaluationResult& result : results) result.answers.clear();  // nobody looks at them, and a run has many
   return results;
 }

@@ -14,6 +14,7 @@
 #include "core/run_folder/checkpoint_record.h"
 #include "core/run_folder/run_folder.h"
 #include "core/tokenizer/tokenizer.h"
+#include "orchestrator/answers/answer_source.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/evaluation/evaluation.h"
@@ -31,6 +32,7 @@ struct PpoRun {
   Prompts& prompts;
   const std::vector<EvaluationSet>& evaluation_sets;
   Services& services;
+  AnswerSource& answers;
   RunFolder& folder;
   TerminalView& view;
   // Where the run goes on after a checkpoint: the trainers have loaded its states.

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/status_macros.h"
-#include "orchestrator/data/answers.h"
+#include "orchestrator/answers/answer.h"
 
 namespace quartet {
 namespace {

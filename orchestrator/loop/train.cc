@@ -14,6 +14,7 @@
 #include "core/config/batches/updates.h"
 #include "core/rl/options/estimators.h"
 #include "core/run_folder/run_inputs.h"
+#include "orchestrator/answers/rollout_answers.h"
 #include "orchestrator/checks/input_check.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
@@ -102,6 +103,7 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
   QUARTET_ASSIGN_OR_RETURN(Services services, ConnectServices(config, &session.cancellation()));
 
   // 3. The loop.
+  RolloutAnswers answers(services.rollout.get(), &session.tokenizer());
   PpoResult result;
   absl::StatusOr<PpoSummary> summary = RunPpo(
       {.config = config,
@@ -109,6 +111,7 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
        .prompts = *inputs.prompts,
        .evaluation_sets = inputs.evaluation_sets,
        .services = services,
+       .answers = answers,
        .folder = session.folder(),
        .view = view,
        .resume = session.resume(),

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
-#include "orchestrator/data/answers.h"
+#include "orchestrator/answers/answer.h"
 
 namespace quartet {
 namespace {

@@ -21,6 +21,7 @@
 #include "core/base/testing/scratch_folder.h"
 #include "core/checkpoint/state_folder.h"
 #include "core/run_folder/run_start.h"
+#include "orchestrator/answers/rollout_answers.h"
 #include "orchestrator/loop/ppo.h"
 #include "orchestrator/testing/byte_tokenizer.h"
 #include "orchestrator/testing/fake_services.h"
@@ -58,11 +59,13 @@ class PpoTest : public ::testing::Test {
       advantages = *std::move(started);
     }
     TerminalView view(terminal_, false);
+    RolloutAnswers answers(clients->rollout.get(), &tokenizer_);
     return RunPpo({.config = config,
                    .tokenizer = tokenizer_,
                    .prompts = **prompts,
                    .evaluation_sets = *evaluation_sets,
                    .services = *clients,
+                   .answers = answers,
                    .folder = *start->folder,
                    .view = view,
                    .resume = resume.has_value() ? resume : start->resume,

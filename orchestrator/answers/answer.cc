@@ -1,4 +1,4 @@
-#include "orchestrator/data/answers.h"
+#include "orchestrator/answers/answer.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -40,23 +40,22 @@ std::vector<std::string> ActionTexts(const TokenSequence& tokens, const Tokenize
   return of_actions;
 }
 
-ScoreItem MakeScoreItem(uint64_t index, const GeneratedSequence& answer, const PromptRecord& prompt,
-                        const RewardConfig& reward, const Tokenizer& tokenizer) {
+ScoreItem MakeScoreItem(uint64_t index, const TokenSequence& tokens, const std::string& response, bool truncated,
+                        const PromptRecord& prompt, const RewardConfig& reward, const Tokenizer& tokenizer) {
   ScoreItem item;
-  *item.mutable_tokens() = answer.tokens();
+  *item.mutable_tokens() = tokens;
   item.mutable_tokens()->set_index(index);
-  item.set_response(DecodeResponse(answer.tokens(), tokenizer));
+  item.set_response(response);
   item.set_label(prompt.label);
   item.set_source(prompt.source);
-  item.set_truncated(answer.finish_reason() == GeneratedSequence::LENGTH);
+  item.set_truncated(truncated);
   if (!ReadsPrompts(reward)) return item;
   item.set_prompt(prompt.text);
   item.set_row(prompt.row);
   if (GivesTokenRewards(reward)) {
-    for (std::string& text : ActionTexts(answer.tokens(), tokenizer)) item.add_token_texts(std::move(text));
+    for (std::string& text : ActionTexts(tokens, tokenizer)) item.add_token_texts(std::move(text));
   }
-  item.set_query(tokenizer.Decode({answer.tokens().ids().begin(), answer.tokens().ids().end()},
-                                  /*skip_special_tokens=*/false));
+  item.set_query(tokenizer.Decode({tokens.ids().begin(), tokens.ids().end()}, /*skip_special_tokens=*/false));
   return item;
 }
 

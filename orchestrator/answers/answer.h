@@ -1,0 +1,63 @@
+// Answers to prompts: how they are asked for, what is known of one, and what the scorer is told of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/tokenizer/tokenizer.h"
+#include "orchestrator/data/prompts.h"
+#include "proto/experience.pb.h"
+#include "proto/rollout.pb.h"
+#include "proto/run_config.pb.h"
+#include "proto/scorer.pb.h"
+
+namespace quartet {
+
+// What an agent says that its episode is worth.
+struct AgentReward {
+  double reward = 0;
+  std::optional<double> score;              // what groups are filtered by, and whether it is right (from 1 on)
+  std::map<std::string, float> extra_logs;  // further figures
+};
+
+// An answer to a prompt; where an agent asks, its whole episode.
+struct PromptAnswer {
+  uint64_t prompt = 0;  // of those that were asked
+  uint64_t sample = 0;
+  std::string error;  // why there is none (agent.on_error "drop"); then what follows is not set
+  // One; of an episode as many as it has branches. Arrays have one entry per action token of all of them, end to end.
+  std::vector<TokenSequence> sequences;
+  // Of the whole distribution; and of what was drawn from, after penalties and truncation.
+  std::vector<float> log_probs;
+  std::vector<float> sampled_log_probs;
+  std::string response;    // decoded, without special tokens; of an episode its last answer
+  bool truncated = false;  // that one, by a limit
+  std::optional<AgentReward> agent;
+
+  int64_t action_tokens() const { return static_cast<int64_t>(log_probs.size()); }
+};
+
+// What rollout.* says of every answer: its lengths and end tokens. How it is drawn, and how many, is left to the
+// caller.
+SamplingParams AnswerLimits(const RolloutConfig& rollout);
+
+// The text of the action tokens, without special tokens.
+std::string DecodeResponse(const TokenSequence& tokens, const Tokenizer& tokenizer);
+
+// The text of each action token, special tokens included.
+std::vector<std::string> ActionTexts(const TokenSequence& tokens, const Tokenizer& tokenizer);
+
+// `index`: of the item in its call. `tokens` end with `response`.
+ScoreItem MakeScoreItem(uint64_t index, const TokenSequence& tokens, const std::string& response, bool truncated,
+                        const PromptRecord& prompt, const RewardConfig& reward, const Tokenizer& tokenizer);
+
+// What the scorer says is wrong with one of the items that it was sent, "sequence INDEX, ...", with the place of its
+// prompt's row in front: labels that take a sandbox to read are found there alone. Other errors are as they are.
+absl::Status NameRow(const absl::Status& status, const std::function<const PromptRecord&(uint64_t index)>& prompt_of);
+
+}  // namespace quartet

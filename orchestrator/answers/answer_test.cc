@@ -1,0 +1,54 @@
+#include "orchestrator/answers/answer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "orchestrator/testing/byte_tokenizer.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(Answer, IsNamedByItsPromptsRowWhereTheScorerFindsWhatIsWrong) {
+  std::vector<PromptRecord> prompts(2);
+  prompts[0].place = "data.prompt_data: a.jsonl line 1";
+  prompts[1].place = "data.prompt_data: a.jsonl line 2";
+  const auto named = [&](const std::string& message) {
+    const absl::Status status = NameRow(absl::InvalidArgumentError(message),
+                                        [&](uint64_t index) -> const PromptRecord& { return prompts.at(index / 4); });
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  const std::string wrong = "scorer at h:1, Score: sequence 7, reward \"code\": the label is wrong";
+  EXPECT_EQ(named(wrong), "data.prompt_data: a.jsonl line 2: " + wrong);
+  for (const char* other : {"scorer at h:1: it broke", "sequence x, y", "sequence 7", "sequence , y"}) {
+    EXPECT_EQ(named(other), other);
+  }
+}
+
+TEST(ScoreItems, TellTheTextOfEachDrawnTokenWhereTokensMayHaveRewards) {
+  TokenSequence answer;
+  for (const int32_t id : {int32_t{'q'}, int32_t{'?'}, int32_t{'o'}, int32_t{'k'}, ByteTokenizer::kEnd}) {
+    answer.add_ids(id);
+    answer.add_action_mask(answer.ids_size() > 2 && id != 'k');  // 'k' is a tool's
+  }
+  PromptRecord prompt;
+  prompt.text = "q?";
+  const ByteTokenizer tokenizer;
+  RewardConfig reward;
+  reward.add_source()->set_command("judge");
+  EXPECT_THAT(MakeScoreItem(0, answer, "o", false, prompt, reward, tokenizer).token_texts(), ElementsAre());
+  reward.mutable_source(0)->set_token_rewards(true);
+  const ScoreItem item = MakeScoreItem(0, answer, "o", false, prompt, reward, tokenizer);
+  EXPECT_THAT(item.token_texts(),
+              ElementsAre("o", tokenizer.Decode({ByteTokenizer::kEnd}, /*skip_special_tokens=*/false)));
+  for (int i = 0; i < 5; ++i) answer.set_action_mask(i, false);
+  EXPECT_THAT(MakeScoreItem(0, answer, "o", false, prompt, reward, tokenizer).token_texts(), ElementsAre());
+}
+
+}  // namespace
+}  // namespace quartet
