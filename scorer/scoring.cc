@@ -35,7 +35,8 @@ void Scoring::Add(ScoreItem* item) {
                                  {&answer->prompt, item->mutable_prompt()},
                                  {&answer->response, item->mutable_response()},
                                  {&answer->label, item->mutable_label()},
-                                 {&answer->row, item->mutable_row()}}) {
+                                 {&answer->row, item->mutable_row()},
+                                 {&answer->messages, item->mutable_messages()}}) {
     *to = std::move(*from);
     from->clear();
   }

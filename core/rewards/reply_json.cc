@@ -21,6 +21,7 @@ json ToJson(const Answer& answer, bool with_tokens) {
   json object = {{"query", answer.query},        {"prompt", answer.prompt}, {"response", answer.response},
                  {"label", answer.label},        {"row", RowOf(answer)},    {"source", answer.source},
                  {"truncated", answer.truncated}};
+  if (!answer.messages.empty()) object["messages"] = MessagesOf(answer);
   if (!with_tokens) return object;
   object["token_ids"] = answer.token_ids;
   object["token_texts"] = answer.token_texts;
@@ -30,6 +31,11 @@ json ToJson(const Answer& answer, bool with_tokens) {
 json RowOf(const Answer& answer) {
   absl::StatusOr<json> row = ParseExactJson(answer.row, "the row");
   return row.ok() && row->is_object() ? *std::move(row) : json::object();
+}
+
+json MessagesOf(const Answer& answer) {
+  absl::StatusOr<json> messages = ParseExactJson(answer.messages, "the messages");
+  return messages.ok() && messages->is_array() ? *std::move(messages) : json::array();
 }
 
 std::string PrintJson(const json& value) {

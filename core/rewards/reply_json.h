@@ -12,10 +12,12 @@
 namespace quartet {
 
 // {"query", "prompt", "response", "label", "row", "source", "truncated"}, for PrintExactJson; `with_tokens`: also
-// "token_ids" and "token_texts".
+// "token_ids" and "token_texts"; of an agent's conversation also "messages".
 nlohmann::json ToJson(const Answer& answer, bool with_tokens = false);
 // The other fields of its prompt's row, an object of ParseExactJson.
 nlohmann::json RowOf(const Answer& answer);
+// A list, which is empty where there are none.
+nlohmann::json MessagesOf(const Answer& answer);
 // One line; bytes that are no UTF-8 are replaced.
 std::string PrintJson(const nlohmann::json& json);
 

@@ -23,6 +23,8 @@ struct Answer {
   std::string label;   // "": there is none
   std::string source;  // where the prompt is from
   std::string row;     // other fields of the prompt's row, a JSON object; "": there are none
+  // The conversation of an agent up to the answer, a JSON list of OpenAI's messages; "": there is none.
+  std::string messages;
   int64_t tokens = 0;  // of the answer
   // What they are, and the text of each, special tokens included; empty unless a source gives rewards of tokens.
   std::vector<int32_t> token_ids;

@@ -15,6 +15,8 @@ namespace {
 constexpr std::chrono::milliseconds kPoll{50};
 // Work is cut into messages of at most this many prompt tokens, or one prompt.
 constexpr int64_t kWorkTokens = 100'000;
+// What an engine may have ahead of a call of its affinity, beyond twice what the idlest has: so many times the call.
+constexpr double kMostAhead = 4;
 
 }  // namespace
 
@@ -368,12 +370,21 @@ void Dispatcher::ReleaseAll(Call* call) {
   call->held_replies.clear();
 }
 
-// The longest prompts first, each to the engine with the least to do. Samples of one prompt stay together, to share its
-// cache, unless there are too few prompts to keep all engines busy.
+// Of a piece of work of `cost` tokens. That of its affinity is kept while what is ahead of it there is not much more
+// than elsewhere: to begin on another one costs the prompt's tokens, to wait a share of what is ahead.
+int Dispatcher::EngineFor(uint64_t affinity, double cost) const {
+  const auto idlest = static_cast<int>(std::min_element(load_.begin(), load_.end()) - load_.begin());
+  if (affinity == 0) return idlest;
+  const auto usual = static_cast<int>(affinity % static_cast<uint64_t>(engines()));
+  return load_[usual] <= 2 * load_[idlest] + kMostAhead * cost ? usual : idlest;
+}
+
+// The longest prompts first, each to the engine with the least to do, or to that of the call's affinity. Samples of one
+// prompt stay together, to share its cache, unless there are too few prompts to keep all engines busy.
 void Dispatcher::Spread(uint64_t id, Call* call) {
   const SamplingParams& sampling = call->header.sampling();
   std::vector<Prompt>& prompts = call->prompts;
-  const bool few = static_cast<int64_t>(prompts.size()) < int64_t{4} * engines();
+  const bool few = static_cast<int64_t>(prompts.size()) < int64_t{4} * engines() && call->header.affinity() == 0;
   const int32_t pieces = few ? std::min(sampling.n_samples(), engines()) : 1;
   struct Piece {
     Prompt* prompt;
@@ -393,7 +404,7 @@ void Dispatcher::Spread(uint64_t id, Call* call) {
   std::stable_sort(tasks.begin(), tasks.end(), [](const Piece& a, const Piece& b) { return a.cost > b.cost; });
   std::vector<int64_t> tokens(engines());  // in the engine's present message
   for (const Piece& task : tasks) {
-    const auto engine = static_cast<int>(std::min_element(load_.begin(), load_.end()) - load_.begin());
+    const int engine = EngineFor(call->header.affinity(), task.cost);
     load_[engine] += task.cost;
     call->load_on[engine] += task.cost;
     call->left_on[engine] += task.samples;

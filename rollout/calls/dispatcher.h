@@ -131,6 +131,7 @@ class Dispatcher {
   void AbortLocked();
   absl::Status Start(uint64_t id, Call* call);
   void Spread(uint64_t id, Call* call);
+  int EngineFor(uint64_t affinity, double cost) const;
   void End(Call* call, const absl::Status& status);
   void Account(Call* call, int engine);
   absl::Status HoldReply(Call* call, const GenerateReply& reply);

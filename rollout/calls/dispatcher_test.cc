@@ -39,6 +39,33 @@ TEST(Dispatcher, GivesEachRankAShareByLoadAndAllAnswersToTheirCalls) {
   EXPECT_EQ(second.replies(), 7);
 }
 
+TEST(Dispatcher, CallsOfOneAffinityGoToOneEngineUnlessItHasMuchMoreToDo) {
+  // Whose engines both get a batch with each call.
+  Dispatcher dispatcher({.ranks = 2, .lockstep = true, .max_num_seqs = 100, .max_waiting = 1000});
+  std::vector<FakeRank> ranks(2);
+  std::vector<std::unique_ptr<Caller>> callers;
+  const auto engine_of = [&](uint64_t affinity) {
+    GenerateHeader header = HeaderOf(1);
+    header.set_affinity(affinity);
+    callers.push_back(std::make_unique<Caller>(dispatcher, header, PromptsOf(1)));
+    const int64_t before = ranks[0].left();
+    std::vector<Dispatcher::WorkQueue> works;
+    EXPECT_TRUE(dispatcher.Take(0, &works));
+    for (int r = 0; r < 2; ++r) ranks[r].Apply(works[r]);
+    return ranks[0].left() > before ? 0 : 1;
+  };
+  for (const uint64_t affinity : {3, 4, 3, 3, 4}) EXPECT_EQ(engine_of(affinity), affinity % 2);
+  std::vector<int> engines;
+  for (int i = 0; i < 20; ++i) engines.push_back(engine_of(3));
+  EXPECT_GT(std::ranges::count(engines, 0), 2);
+  EXPECT_GT(std::ranges::count(engines, 1), 10);
+  EXPECT_EQ(engine_of(0), ranks[0].tokens < ranks[1].tokens ? 0 : 1);
+  for (int r = 0; r < 2; ++r) {
+    while (ranks[r].left() > 0) dispatcher.Answer(r, ranks[r].EndOne());
+  }
+  for (const auto& caller : callers) EXPECT_TRUE(caller->End().ok());
+}
+
 TEST(Dispatcher, ACallerThatLeavesIsCancelledOnItsRanksAndItsLoadIsGone) {
   Dispatcher dispatcher({.ranks = 2, .max_num_seqs = 4, .max_waiting = 0});
   Caller leaver(dispatcher, HeaderOf(1), PromptsOf(8));

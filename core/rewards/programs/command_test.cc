@@ -57,6 +57,18 @@ for line in sys.stdin:
   EXPECT_TRUE(Ask(*command, Of(std::string(1 << 20, 'x'), "no")).ok());
 }
 
+TEST(Command, ReadsTheConversationOfAnAgentBesideItsLastAnswer) {
+  const auto command = Python(R"(
+for line in sys.stdin:
+    messages = json.loads(line).get("messages")
+    print(json.dumps({"reward": len(messages) if messages is not None else -1}), flush=True)
+)");
+  EXPECT_EQ(Ask(*command, Of("4"))->value, -1);
+  Answer answer = Of("4");
+  answer.messages = R"([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}])";
+  EXPECT_EQ(Ask(*command, answer)->value, 2);
+}
+
 TEST(Command, ScoresByTheExample) {
   const auto command =
       NewCommand({.command = "python3 examples/rewards/command.py", .timeout = absl::Seconds(60)}).value();

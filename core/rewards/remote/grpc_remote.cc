@@ -110,6 +110,7 @@ class GrpcRemote final : public RewardFunction {
       item.set_label(answer->label);
       item.set_truncated(answer->truncated);
       item.set_row(answer->row);
+      item.set_messages(answer->messages);
       if (!token_rewards_) continue;
       item.mutable_token_ids()->Assign(answer->token_ids.begin(), answer->token_ids.end());
       item.mutable_token_texts()->Assign(answer->token_texts.begin(), answer->token_texts.end());

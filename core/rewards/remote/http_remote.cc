@@ -118,11 +118,13 @@ class HttpRemote final : public RewardFunction {
   Asked AskAt(const std::string& url, std::span<const Answer* const> answers, const std::stop_token& stop) {
     json request = {
         {"query", json::array()}, {"prompts", json::array()}, {"labels", json::array()}, {"rows", json::array()}};
+    const bool of_agents = std::ranges::any_of(answers, [](const Answer* answer) { return !answer->messages.empty(); });
     for (const Answer* answer : answers) {
       request["query"].push_back(answer->query);
       request["prompts"].push_back(answer->prompt);
       request["labels"].push_back(answer->label);
       request["rows"].push_back(RowOf(*answer));
+      if (of_agents) request["messages"].push_back(MessagesOf(*answer));
       if (!options_.token_rewards) continue;
       request["token_ids"].push_back(answer->token_ids);
       request["token_texts"].push_back(answer->token_texts);

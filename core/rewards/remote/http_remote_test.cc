@@ -57,6 +57,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif name == "request":
             wanted = {"query": ["Q? 1<end>"], "prompts": ["Q? "], "labels": ["one"], "rows": [{"level": 1}]}
             reply = json.dumps({"rewards": float(json.loads(body) == wanted)})
+        elif name == "messages":
+            wanted = [[{"role": "user", "content": "hi"}], []]
+            reply = json.dumps({"rewards": [float(json.loads(body)["messages"] == wanted)] * 2})
         elif name == "tokens":
             asked = json.loads(body)
             values = [[i + (t == "b") / 2 for i, t in zip(*two)] for two in zip(asked["token_ids"], asked["token_texts"])]
@@ -117,6 +120,12 @@ TEST(HttpRemote, SendsQueriesPromptsAndLabels) {
   const auto reward = AskAt("/request");
   ASSERT_TRUE(reward.ok()) << reward.status();
   EXPECT_EQ(reward->value, 1);
+}
+
+TEST(HttpRemote, SendsTheConversationsOfAgents) {
+  std::vector<Answer> answers = {Of("1", "one"), Of("2", "two")};
+  answers[0].messages = R"([{"role": "user", "content": "hi"}])";
+  for (const auto& reward : Ask({.urls = {OddServer().url("/messages")}}, answers)) EXPECT_EQ(reward.value().value, 1);
 }
 
 TEST(HttpRemote, AsksServersInTurnAndBringsTheKey) {
