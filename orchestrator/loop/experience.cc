@@ -56,39 +56,6 @@ absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coeff
   return absl::OkStatus();
 }
 
-LogProbDifference CompareLogProbs(const std::vector<Experience>& batch, const std::vector<size_t>& positions) {
-  std::vector<double> differences;
-  for (const size_t position : positions) {
-    const Experience& e = batch[position];
-    for (int64_t t = 0; t < e.action_tokens(); ++t) {
-      differences.push_back(
-          std::abs(static_cast<double>(e.log_probs[t]) - static_cast<double>(e.rollout_log_probs[t])));
-    }
-  }
-  LogProbDifference result;
-  if (differences.empty()) return result;
-  result.tokens = static_cast<int64_t>(differences.size());
-  result.mean = MomentsOf(differences).mean;
-  result.max = *std::max_element(differences.begin(), differences.end());
-  // The smallest value that at least 99 % of the tokens do not exceed.
-  const size_t rank = static_cast<size_t>(std::ceil(0.99 * static_cast<double>(differences.size()))) - 1;
-  std::nth_element(differences.begin(), differences.begin() + static_cast<std::ptrdiff_t>(rank), differences.end());
-  result.p99 = differences[rank];
-  return result;
-}
-
-std::vector<size_t> RecomputedAtFirst(const AlgorithmConfig& algorithm, int64_t step, size_t size) {
-  constexpr size_t kOneIn = 16;
-  const size_t stride = algorithm.old_log_prob_source() == "trainer" ? 1 : kOneIn;
-  std::vector<size_t> positions;
-  for (size_t i = static_cast<size_t>(step) % std::max<size_t>(1, std::min(stride, size)); i < size; i += stride) {
-    positions.push_back(i);
-  }
-  return positions;
-}
-
-bool AgreeClosely(const LogProbDifference& difference) { return difference.tokens > 0 && difference.mean <= 1e-4; }
-
 bool TakesOwnOldLogProbs(const RunConfig& config) {
   const AlgorithmConfig& algorithm = config.algorithm();
   return algorithm.old_log_prob_source() == "auto" && UpdatesPerBatch(config) * algorithm.max_epochs() == 1;
@@ -164,12 +131,6 @@ std::vector<TrainingSequence> MakeTrainingSequences(const std::vector<Experience
     }
   }
   return sequences;
-}
-
-void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics) {
-  metrics->Set("rollout/log_prob_diff_mean", difference.mean);
-  metrics->Set("rollout/log_prob_diff_p99", difference.p99);
-  metrics->Set("rollout/log_prob_diff_max", difference.max);
 }
 
 void AddExperienceMetrics(const std::vector<Experience>& batch, bool has_rewards, Metrics* metrics) {

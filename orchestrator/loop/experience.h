@@ -59,23 +59,6 @@ struct Experience {
 // Fills in kl, advantages, returns, shaped_reward and reward_clipped as algorithm.* says (docs/algorithms.md).
 absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coefficient, std::vector<Experience>* batch);
 
-// Absolute differences of the trainer's and the rollout's log-probabilities over all action tokens.
-struct LogProbDifference {
-  int64_t tokens = 0;
-  double mean = 0;
-  double p99 = 0;
-  double max = 0;
-};
-LogProbDifference CompareLogProbs(const std::vector<Experience>& batch, const std::vector<size_t>& positions);
-
-// The positions in a batch of `size` whose log-probabilities the trainer recomputes at first: all, or, where
-// algorithm.old_log_prob_source is not "trainer", one in 16, others in each step.
-std::vector<size_t> RecomputedAtFirst(const AlgorithmConfig& algorithm, int64_t step, size_t size);
-
-// Whether the rollout's log-probabilities may stand for the trainer's: what they differ by is then far
-// below what any clip range or KL coefficient tells apart.
-bool AgreeClosely(const LogProbDifference& difference);
-
 // Whether each optimizer step is under the weights that generated, so that "auto" takes the update's own
 // log-probabilities for the old ones.
 bool TakesOwnOldLogProbs(const RunConfig& config);
@@ -109,9 +92,6 @@ absl::StatusOr<std::vector<OptimizerStep>> CutIntoOptimizerSteps(const RunConfig
 std::vector<TrainingSequence> MakeTrainingSequences(const std::vector<Experience>& batch,
                                                     const std::vector<TrainingArray>& arrays,
                                                     const OptimizerStep& step);
-
-// rollout/log_prob_diff_*.
-void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics);
 
 // reward/*, of which those of all sources together only where answers have rewards (HasRewards),
 // token_rewards/before_last where tokens have some, kl/mean, response_length/mean, critic/explained_variance and

@@ -231,36 +231,6 @@ TEST(OptimizerSteps, BringEachTrainerWhatItsLossReadsAlone) {
             0);
 }
 
-TEST(RecomputedLogProbs, AreAllOrOneInSixteenAndOthersInEachStep) {
-  AlgorithmConfig algorithm;
-  algorithm.set_old_log_prob_source("trainer");
-  EXPECT_EQ(RecomputedAtFirst(algorithm, 5, 3), (std::vector<size_t>{0, 1, 2}));
-  algorithm.set_old_log_prob_source("rollout");
-  EXPECT_EQ(RecomputedAtFirst(algorithm, 0, 17), (std::vector<size_t>{0, 16}));
-  algorithm.set_old_log_prob_source("auto");
-  EXPECT_EQ(RecomputedAtFirst(algorithm, 0, 40), (std::vector<size_t>{0, 16, 32}));
-  EXPECT_EQ(RecomputedAtFirst(algorithm, 17, 40), (std::vector<size_t>{1, 17, 33}));
-  EXPECT_EQ(RecomputedAtFirst(algorithm, 3, 2), (std::vector<size_t>{1}));
-  EXPECT_TRUE(RecomputedAtFirst(algorithm, 3, 0).empty());
-}
-
-TEST(LogProbDifference, OfNoTokensIsNoAgreement) {
-  EXPECT_FALSE(AgreeClosely(CompareLogProbs({MakeExperience(0, 1, 0)}, {0})));
-  EXPECT_TRUE(AgreeClosely(CompareLogProbs({MakeExperience(0, 1, 1)}, {0})));
-}
-
-TEST(LogProbDifference, IsTakenOverAllTokens) {
-  std::vector<Experience> batch = {MakeExperience(0, 1, 150), MakeExperience(1, 1, 50)};
-  // 200 tokens: 197 equal, one apart by 0.5, one by 1 and one by 3.
-  batch[0].log_probs[3] += 0.5f;
-  batch[0].log_probs[149] -= 1.0f;
-  batch[1].log_probs[7] += 3.0f;
-  const LogProbDifference difference = CompareLogProbs(batch, {0, 1});
-  EXPECT_NEAR(difference.mean, 4.5 / 200, 1e-7);
-  EXPECT_NEAR(difference.p99, 0.5, 1e-6) << "198 of 200 are at most 0.5";
-  EXPECT_NEAR(difference.max, 3.0, 1e-6);
-}
-
 TEST(ExperienceMetrics, ExplainTheVarianceOfReturns) {
   std::vector<Experience> batch = {MakeExperience(0, 1, 2), MakeExperience(1, 1, 2)};
   batch[0].returns = {1, 1};

@@ -1,10 +1,7 @@
 #include "orchestrator/loop/ppo.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
-#include <numeric>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,25 +18,20 @@
 #include "orchestrator/clients/handshake.h"
 #include "orchestrator/clients/weight_sync.h"
 #include "orchestrator/data/dataset_options.h"
+#include "orchestrator/loop/batch_annotator.h"
 #include "orchestrator/loop/batch_file.h"
 #include "orchestrator/loop/batch_sampler.h"
 #include "orchestrator/loop/canary_of.h"
 #include "orchestrator/loop/experience.h"
+#include "orchestrator/loop/ppo_checkpoints.h"
 #include "orchestrator/loop/side_by_side.h"
 #include "orchestrator/loop/step_report.h"
 #include "orchestrator/loop/step_warnings.h"
 #include "orchestrator/loop/updates.h"
-#include "orchestrator/terminal/folder_growth.h"
 #include "orchestrator/tracing/step_trace.h"
 
 namespace quartet {
 namespace {
-
-// What the trainers have written for a checkpoint.
-struct SavedStates {
-  bool continuable = false;  // with the states of optimizers
-  SaveCheckpointReply policy, critic;
-};
 
 // The state of a run between its steps, and the steps' parts.
 class PpoLoop {
@@ -47,19 +39,15 @@ class PpoLoop {
   explicit PpoLoop(const PpoRun& run)
       : run_(run),
         config_(run.config),
-        first_step_(run.resume.has_value() ? run.resume->step : 0),
-        kl_controller_(FirstKlCoefficient(run), config_.algorithm().kl().kl_target(),
-                       config_.algorithm().kl().kl_horizon()) {}
+        start_(StartOf(run)),
+        kl_controller_(start_.kl_coefficient, config_.algorithm().kl().kl_target(),
+                       config_.algorithm().kl().kl_horizon()),
+        annotator_(config_, run.services, run.view),
+        checkpoints_(run) {}
 
   absl::StatusOr<PpoSummary> Run();
 
  private:
-  // A coefficient that adapts goes on where the checkpoint left it.
-  static double FirstKlCoefficient(const PpoRun& run) {
-    const KlConfig& kl = run.config.algorithm().kl();
-    return run.resume.has_value() && kl.kl_target() > 0 ? run.resume->kl_coefficient : kl.init_kl_coef();
-  }
-
   absl::Status Prepare();
   absl::Status Step(int64_t step);
   // Once what `step` learns from is drawn: whether the run ends with it.
@@ -67,19 +55,12 @@ class PpoLoop {
     return step + 1 >= steps_ || sampler_->drawn() >= PromptsToDraw(config_, run_.prompts.size());
   }
 
-  absl::Status Annotate(int64_t step, std::vector<Experience>* batch, Metrics* metrics);
-  // Gives the batch the policy's log-probabilities, from the trainer's of `positions`.
-  absl::Status TakeLogProbs(int64_t step, const std::vector<size_t>& positions,
-                            std::vector<std::vector<float>> recomputed, std::vector<Experience>* batch,
-                            Metrics* metrics);
-  absl::StatusOr<std::vector<std::vector<float>>> Recompute(const std::vector<Experience>& batch,
-                                                            const std::vector<size_t>& positions);
-  absl::Status CheckLogProbs(int64_t step, const LogProbDifference& difference) const;
   absl::Status Sync(int64_t step, Metrics* metrics);
   absl::StatusOr<SavedStates> SaveStates(int64_t steps_done, Metrics* metrics);
-  absl::StatusOr<SavedStates> AskForStates(int64_t steps_done);
-  // Makes a checkpoint of what SaveStates has written.
-  absl::Status Commit(int64_t steps_done, const SavedStates& saved, const Metrics& metrics, bool has_evaluation);
+  absl::Status Commit(int64_t steps_done, const SavedStates& saved, const Metrics& metrics, bool has_evaluation) {
+    return checkpoints_.Commit({steps_done, kl_controller_.coefficient(), sampler_->drawn()}, *updates_, saved, metrics,
+                               has_evaluation);
+  }
   // What remains of a step whose policy is in use in the rollout: its evaluation, and the record of it.
   absl::Status EndStep(int64_t step, bool evaluate, Metrics* metrics);
   absl::Status LeaveEvaluation(int64_t step, Metrics* metrics);
@@ -104,10 +85,12 @@ class PpoLoop {
 
   const PpoRun& run_;
   const RunConfig& config_;
-  const int64_t first_step_;
+  const LoopState start_;
   KlController kl_controller_;
   std::optional<BatchSampler> sampler_;
+  BatchAnnotator annotator_;
   std::optional<Updates> updates_;
+  PpoCheckpoints checkpoints_;
   int64_t steps_ = 0;  // at most
   int64_t steps_done_ = 0;
   int64_t step_ = 0;  // under way
@@ -115,11 +98,8 @@ class PpoLoop {
   std::optional<TraceScope> phase_span_;  // of phase_
   std::optional<StepTrace> trace_;
   TimeLeft time_left_;
-  int64_t last_checkpoint_bytes_ = 0;  // 0: none was saved yet
-  int64_t checkpoint_step_ = 0;        // steps done of the last one that was saved here
-  Metrics last_metrics_;               // of the step before
+  Metrics last_metrics_;  // of the step before
   StepWarnings warnings_{config_};
-  bool has_said_difference_ = false;  // for which all log-probabilities are recomputed
   // Of the weights that the policy has now; the rollout must generate with exactly these. And as what it has published
   // them.
   uint64_t policy_version_ = 0;
@@ -131,17 +111,16 @@ class PpoLoop {
 
 absl::StatusOr<PpoSummary> PpoLoop::Run() {
   QUARTET_RETURN_IF_ERROR(Prepare());
-  if (first_step_ > 0) summary_.checkpoint = absl::StrCat("checkpoints/", CheckpointId(first_step_), "/policy");
-  if (first_step_ == 0) {
+  if (start_.steps_done == 0) {
     QUARTET_ASSIGN_OR_RETURN(summary_.before, EvaluatePolicy(-1));
   } else {
-    run_.view.Print(absl::StrFormat("going on after %d of %d steps", first_step_, steps_));
+    run_.view.Print(absl::StrFormat("going on after %d of %d steps", start_.steps_done, steps_));
   }
   run_.view.Print(StepTableHead());
-  if (first_step_ > 0 && run_.folder.last_recorded_step() < first_step_ - 1) {
+  if (start_.steps_done > 0 && run_.folder.last_recorded_step() < start_.steps_done - 1) {
     // The run ended between the checkpoint of its last step and the record of it.
     Metrics metrics = run_.resume->metrics;
-    QUARTET_RETURN_IF_ERROR(EndStep(first_step_ - 1, run_.resume->has_evaluation, &metrics));
+    QUARTET_RETURN_IF_ERROR(EndStep(start_.steps_done - 1, run_.resume->has_evaluation, &metrics));
   }
   for (; !IsLast(steps_done_ - 1); ++steps_done_) {
     QUARTET_RETURN_IF_ERROR(TakeRequests());
@@ -158,19 +137,19 @@ absl::StatusOr<PpoSummary> PpoLoop::Run() {
                                                       ": a weight sync was lost"));
   }
   summary_.steps = steps_done_;
+  summary_.checkpoint = checkpoints_.last_policy();
   return summary_;
 }
 
 absl::Status PpoLoop::Prepare() {
   steps_ = PpoSteps(config_, run_.prompts.size());
-  steps_done_ = first_step_;
+  steps_done_ = start_.steps_done;
   if (run_.resume.has_value()) {
     QUARTET_RETURN_IF_ERROR(
         CheckGoesOn(config_, run_.prompts.hash(), steps_, *run_.resume, run_.folder.checkpoints_path()));
   }
   sampler_.emplace(
-      config_, run_.prompts, run_.tokenizer, run_.answers, *run_.services.scorer,
-      run_.resume.has_value() ? run_.resume->prompts_drawn.value_or(first_step_ * run_.resume->rollout_batch_size) : 0,
+      config_, run_.prompts, run_.tokenizer, run_.answers, *run_.services.scorer, start_.prompts_drawn,
       BatchSampler::Progress{.begin = [this](const std::string& phase, int64_t total) { BeginPhase(phase, total); },
                              .done = [this](int64_t done) { run_.view.Progress(done); },
                              .warn = [this](const std::string& warning) { return Warn(step_, warning); }});
@@ -181,14 +160,15 @@ absl::Status PpoLoop::Prepare() {
                                         run_.view.Progress(0, detail);
                                       }));
   QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.resume, run_.folder.checkpoints_path(), handshake));
-  QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, handshake, steps_, first_step_));
+  QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, handshake, steps_, start_.steps_done));
   if (!handshake.rollout.http_url().empty()) {
     run_.view.Print(absl::StrCat("the policy answers HTTP at ", handshake.rollout.http_url(), ", as model \"",
                                  handshake.rollout.served_model_name(), "\""));
   }
   // The services have accepted the run: now the folder may change.
   // A run that is continued every few steps is told of what all of them show, and of each thing once.
-  QUARTET_RETURN_IF_ERROR(run_.folder.BeginAfter(first_step_, [this](const Metrics& step) { warnings_.Of(step); }));
+  QUARTET_RETURN_IF_ERROR(
+      run_.folder.BeginAfter(start_.steps_done, [this](const Metrics& step) { warnings_.Of(step); }));
   if (run_.begun) run_.begun(steps_);
   if (run_.cancellation != nullptr) {
     QUARTET_ASSIGN_OR_RETURN(upgrades_, Upgrades::Open({.config = config_,
@@ -200,7 +180,7 @@ absl::Status PpoLoop::Prepare() {
                                                         .engine = run_.engine,
                                                         .on_moved = run_.on_moved}));
   }
-  trace_.emplace(config_, first_step_, steps_, run_.services.all(), run_.folder, run_.view);
+  trace_.emplace(config_, start_.steps_done, steps_, run_.services.all(), run_.folder, run_.view);
   if (!run_.evaluation_sets.empty()) {
     std::vector<HeldoutRecord> records;
     for (const EvaluationSet& set : run_.evaluation_sets) {
@@ -213,7 +193,7 @@ absl::Status PpoLoop::Prepare() {
   policy_version_ = std::max(handshake.rollout.policy_version(), handshake.policy_trainer.policy_version());
   if (policy_version_ > 0 || handshake.policy_trainer.last_applied().sequence() > 0 ||
       OptimizerSteps(handshake.policy_trainer) > 0 || config_.rollout().pretrain() != config_.actor().pretrain()) {
-    policy_version_ = std::max(policy_version_ + 1, static_cast<uint64_t>(first_step_));
+    policy_version_ = std::max(policy_version_ + 1, static_cast<uint64_t>(start_.steps_done));
     run_.view.Begin("bringing the rollout to the policy's weights");
     return SyncWeights(run_.services, 0, policy_version_, &published_.emplace()).status();
   }
@@ -233,7 +213,7 @@ absl::Status PpoLoop::Step(int64_t step) {
   const Stopwatch forwards;
   BeginPhase(absl::StrCat(UsesReference(config_) ? "reference, " : "", UsesCritic(config_) ? "values, " : "",
                           "log-probabilities"));
-  QUARTET_RETURN_IF_ERROR(Annotate(step, &batch, &metrics));
+  QUARTET_RETURN_IF_ERROR(annotator_.Annotate(step, &batch, &metrics));
   metrics.Set("time/forwards", forwards.Seconds());
 
   // 3. KL, rewards, advantages.
@@ -314,7 +294,7 @@ absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
   QUARTET_RETURN_IF_ERROR(run_.folder.WriteMetrics(step, *metrics));
   last_metrics_ = *metrics;
   // A step that a run before this one has made says nothing of how long they take here.
-  if (step >= first_step_) time_left_.AddStep(absl::Seconds(metrics->Get("time/step").value_or(0)));
+  if (step >= start_.steps_done) time_left_.AddStep(absl::Seconds(metrics->Get("time/step").value_or(0)));
   run_.view.Print(StepTableLine(step + 1, *metrics, time_left_.Text("  ", steps_ - step - 1)));
   for (const std::string& warning : warnings_.Of(*metrics)) QUARTET_RETURN_IF_ERROR(Warn(step, warning));
   return absl::OkStatus();
@@ -328,110 +308,11 @@ absl::Status PpoLoop::Warn(int64_t step, const std::string& warning) {
 // The run ends after `step`, with a checkpoint by which the evaluation is left to the run that goes on.
 absl::Status PpoLoop::LeaveEvaluation(int64_t step, Metrics* metrics) {
   run_.view.End();
-  if (step >= first_step_ && checkpoint_step_ != step + 1) {
+  if (step >= start_.steps_done && checkpoints_.last_step() != step + 1) {
     QUARTET_ASSIGN_OR_RETURN(const SavedStates saved, SaveStates(step + 1, metrics));
     QUARTET_RETURN_IF_ERROR(Commit(step + 1, saved, *metrics, /*has_evaluation=*/true));
   }
   return run_.ending();
-}
-
-absl::Status PpoLoop::Annotate(int64_t step, std::vector<Experience>* batch, Metrics* metrics) {
-  Services& services = run_.services;
-  const float temperature = config_.rollout().temperature();
-  std::vector<const TokenSequence*> sequences;
-  for (const Experience& e : *batch) sequences.push_back(&e.tokens);
-
-  using Values = std::vector<std::vector<float>>;
-  double reference_seconds = 0, values_seconds = 0, log_probs_seconds = 0;
-  // What the run does not use stays empty.
-  auto reference = SideBySide(&reference_seconds, [&]() -> absl::StatusOr<Values> {
-    if (!UsesReference(config_)) return Values(sequences.size());
-    if (ReferenceIsBase(config_)) {
-      return services.policy_trainer->LogProbs(temperature, sequences, /*without_adapters=*/true);
-    }
-    return services.scorer->ReferenceLogProbs(temperature, sequences);
-  });
-  auto values = SideBySide(&values_seconds, [&]() -> absl::StatusOr<Values> {
-    if (!UsesCritic(config_)) return Values(sequences.size());
-    return services.critic_trainer->Values(sequences);
-  });
-  const std::vector<size_t> first = RecomputedAtFirst(config_.algorithm(), step, batch->size());
-  auto log_probs = SideBySide(&log_probs_seconds, [&] { return Recompute(*batch, first); });
-  // All are waited for before any error is returned: they use what lies on this stack.
-  auto reference_done = reference.get();
-  auto values_done = values.get();
-  auto log_probs_done = log_probs.get();
-  QUARTET_RETURN_IF_ERROR(reference_done.status());
-  QUARTET_RETURN_IF_ERROR(values_done.status());
-  QUARTET_RETURN_IF_ERROR(log_probs_done.status());
-
-  for (size_t i = 0; i < batch->size(); ++i) {
-    Experience& e = (*batch)[i];
-    e.reference_log_probs = std::move((*reference_done)[i]);
-    e.values = std::move((*values_done)[i]);
-  }
-  const Stopwatch others;
-  QUARTET_RETURN_IF_ERROR(TakeLogProbs(step, first, *std::move(log_probs_done), batch, metrics));
-  if (UsesReference(config_)) metrics->Set("time/reference", reference_seconds);
-  metrics->Set("time/values", values_seconds);
-  metrics->Set("time/log_probs", log_probs_seconds + others.Seconds());
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<std::vector<float>>> PpoLoop::Recompute(const std::vector<Experience>& batch,
-                                                                   const std::vector<size_t>& positions) {
-  std::vector<const TokenSequence*> sequences;
-  for (const size_t position : positions) sequences.push_back(&batch[position].tokens);
-  return run_.services.policy_trainer->LogProbs(config_.rollout().temperature(), sequences);
-}
-
-absl::Status PpoLoop::TakeLogProbs(int64_t step, const std::vector<size_t>& positions,
-                                   std::vector<std::vector<float>> recomputed, std::vector<Experience>* batch,
-                                   Metrics* metrics) {
-  for (size_t i = 0; i < positions.size(); ++i) (*batch)[positions[i]].log_probs = std::move(recomputed[i]);
-  LogProbDifference difference = CompareLogProbs(*batch, positions);
-  QUARTET_RETURN_IF_ERROR(CheckLogProbs(step, difference));
-  std::vector<size_t> others;
-  for (size_t i = 0; i < batch->size(); ++i) {
-    if (!std::binary_search(positions.begin(), positions.end(), i)) others.push_back(i);
-  }
-  // With "rollout" the trainer's are of use to the KL alone.
-  const bool needed = config_.algorithm().old_log_prob_source() != "rollout" || UsesReference(config_);
-  const bool agree = AgreeClosely(difference) || !needed;
-  if (!others.empty() && !agree) {
-    if (!has_said_difference_ && difference.tokens > 0) {
-      has_said_difference_ = true;
-      run_.view.Print(absl::StrFormat(
-          "log-probabilities of the policy trainer and the rollout differ by %.2g on average: the trainer's are taken, "
-          "of all sequences",
-          difference.mean));
-    }
-    QUARTET_ASSIGN_OR_RETURN(recomputed, Recompute(*batch, others));
-    for (size_t i = 0; i < others.size(); ++i) (*batch)[others[i]].log_probs = std::move(recomputed[i]);
-    std::vector<size_t> all(batch->size());
-    std::iota(all.begin(), all.end(), 0);
-    difference = CompareLogProbs(*batch, all);
-    QUARTET_RETURN_IF_ERROR(CheckLogProbs(step, difference));
-  } else if (!others.empty()) {
-    // Of all, so that none is of another kind than the rest.
-    for (Experience& e : *batch) e.log_probs = e.rollout_log_probs;
-  }
-  AddLogProbMetrics(difference, metrics);
-  const size_t computed = others.empty() || !agree ? batch->size() : positions.size();
-  metrics->Set("policy/log_probs_recomputed",
-               static_cast<double>(computed) / static_cast<double>(std::max<size_t>(1, batch->size())));
-  return absl::OkStatus();
-}
-
-// The policy that trains and the one that generated must be the same.
-absl::Status PpoLoop::CheckLogProbs(int64_t step, const LogProbDifference& difference) const {
-  const double limit = config_.train().max_log_prob_diff_mean();
-  if (difference.mean <= limit) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "step %d: log-probabilities of the policy trainer and the rollout differ by %.4g on average (99th percentile "
-      "%.4g, largest %.4g), more than train.max_log_prob_diff_mean (%g): they do not have the same weights, or not the "
-      "same model",
-      step + 1, difference.mean, difference.p99, difference.max, limit));
 }
 
 absl::Status PpoLoop::Sync(int64_t step, Metrics* metrics) {
@@ -445,12 +326,17 @@ absl::Status PpoLoop::Sync(int64_t step, Metrics* metrics) {
 }
 
 absl::Status PpoLoop::SaveNow() {
-  if (steps_done_ == first_step_ || checkpoint_step_ == steps_done_) return absl::OkStatus();
+  if (steps_done_ == start_.steps_done || checkpoints_.last_step() == steps_done_) return absl::OkStatus();
   step_ = steps_done_ - 1;
   QUARTET_ASSIGN_OR_RETURN(const SavedStates saved, SaveStates(steps_done_, &last_metrics_));
   QUARTET_RETURN_IF_ERROR(Commit(steps_done_, saved, last_metrics_, /*has_evaluation=*/false));
   EndPhase();
   return absl::OkStatus();
+}
+
+absl::StatusOr<SavedStates> PpoLoop::SaveStates(int64_t steps_done, Metrics* metrics) {
+  BeginPhase("checkpoint", checkpoints_.last_bytes() >> 20);
+  return checkpoints_.SaveStates(steps_done, metrics);
 }
 
 absl::Status PpoLoop::EndEarly() {
@@ -460,7 +346,7 @@ absl::Status PpoLoop::EndEarly() {
 }
 
 absl::Status PpoLoop::TakeRequests() {
-  if (upgrades_ == nullptr || steps_done_ == first_step_ || !run_.ending().ok() || !upgrades_->IsAsked()) {
+  if (upgrades_ == nullptr || steps_done_ == start_.steps_done || !run_.ending().ok() || !upgrades_->IsAsked()) {
     return absl::OkStatus();
   }
   const auto checkpoint = [this]() -> absl::StatusOr<std::pair<CheckpointRecord, std::string>> {
@@ -475,76 +361,6 @@ absl::Status PpoLoop::TakeRequests() {
                                          .published = published_,
                                          .checkpoint = checkpoint}));
   run_.view.End();
-  return absl::OkStatus();
-}
-
-absl::StatusOr<SavedStates> PpoLoop::SaveStates(int64_t steps_done, Metrics* metrics) {
-  const Stopwatch saving;
-  const int64_t expected = last_checkpoint_bytes_;
-  BeginPhase("checkpoint", expected >> 20);
-  const std::string folder = run_.folder.checkpoint_path(CheckpointId(steps_done));
-  absl::StatusOr<SavedStates> saved;
-  {
-    const FolderGrowth growth(run_.view, folder, expected);
-    saved = AskForStates(steps_done);
-  }
-  QUARTET_RETURN_IF_ERROR(saved.status());
-  last_checkpoint_bytes_ = BytesBelow(folder);
-  metrics->Set("time/checkpoint", saving.Seconds());
-  return saved;
-}
-
-absl::StatusOr<SavedStates> PpoLoop::AskForStates(int64_t steps_done) {
-  const std::string id = CheckpointId(steps_done);
-  const auto step = static_cast<uint64_t>(steps_done);
-  const bool save_optimizer = config_.train().save_optimizer() || (run_.ends_continuable && !run_.ending().ok());
-  // The critic is of use only to a run that goes on.
-  double ignored_seconds = 0;
-  auto critic_future = SideBySide(&ignored_seconds, [&]() -> absl::StatusOr<SaveCheckpointReply> {
-    if (!save_optimizer || !UsesCritic(config_)) return SaveCheckpointReply();
-    return run_.services.critic_trainer->SaveCheckpoint(step, id, save_optimizer);
-  });
-  const auto policy_done = run_.services.policy_trainer->SaveCheckpoint(step, id, save_optimizer);
-  const auto critic_done = critic_future.get();
-  if (!policy_done.ok() || !critic_done.ok()) {
-    return run_.folder.GiveUpCheckpoint(id, {policy_done.status(), critic_done.status()});
-  }
-  SavedStates saved = {.continuable = save_optimizer, .policy = *policy_done, .critic = *critic_done};
-
-  for (const auto& [trainer, reply] :
-       {std::pair("policy_trainer", &saved.policy), std::pair("critic_trainer", &saved.critic)}) {
-    for (const std::string& folder : {reply->folder(), reply->state_folder()}) {
-      std::error_code error;
-      const std::string path = absl::StrCat(run_.folder.checkpoints_path(), "/", folder);
-      if (folder.empty() || std::filesystem::exists(path, error)) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the ", trainer, " has saved checkpoints/", folder, " in its own run_dir; it is not in the orchestrator's, ",
-          run_.folder.path(), ". Give all programs the same run_dir, on a file system that all of them see"));
-    }
-  }
-  return saved;
-}
-
-absl::Status PpoLoop::Commit(int64_t steps_done, const SavedStates& saved, const Metrics& metrics,
-                             bool has_evaluation) {
-  CheckpointRecord record;
-  record.step = steps_done;
-  record.kl_coefficient = kl_controller_.coefficient();
-  record.seed = config_.seed();
-  record.rollout_batch_size = config_.rollout().rollout_batch_size();
-  record.prompts_hash = run_.prompts.hash();
-  record.prompts_drawn = sampler_->drawn();
-  if (saved.continuable) {
-    record.policy = SavedTrainer{saved.policy.state_hash(), updates_->policy_applied()};
-    if (updates_->critic_applied().has_value()) {
-      record.critic = SavedTrainer{saved.critic.state_hash(), *updates_->critic_applied()};
-    }
-  }
-  record.metrics = metrics;
-  record.has_evaluation = has_evaluation;
-  QUARTET_RETURN_IF_ERROR(run_.folder.CommitCheckpoint(record, config_.train().max_ckpt_num()));
-  summary_.checkpoint = absl::StrCat("checkpoints/", saved.policy.folder());
-  checkpoint_step_ = steps_done;
   return absl::OkStatus();
 }
 

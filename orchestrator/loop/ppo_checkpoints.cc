@@ -1,0 +1,99 @@
+#include "orchestrator/loop/ppo_checkpoints.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status_macros.h"
+#include "core/checkpoint/run_checkpoints.h"
+#include "core/config/services.h"
+#include "orchestrator/loop/side_by_side.h"
+#include "orchestrator/terminal/folder_growth.h"
+
+namespace quartet {
+
+LoopState StartOf(const PpoRun& run) {
+  const KlConfig& kl = run.config.algorithm().kl();
+  LoopState start = {.kl_coefficient = kl.init_kl_coef()};
+  if (!run.resume.has_value()) return start;
+  start.steps_done = run.resume->step;
+  start.prompts_drawn = run.resume->prompts_drawn.value_or(run.resume->step * run.resume->rollout_batch_size);
+  // A coefficient that adapts goes on where the checkpoint left it.
+  if (kl.kl_target() > 0) start.kl_coefficient = run.resume->kl_coefficient;
+  return start;
+}
+
+PpoCheckpoints::PpoCheckpoints(const PpoRun& run) : run_(run) {
+  if (run.resume.has_value()) last_policy_ = absl::StrCat("checkpoints/", CheckpointId(run.resume->step), "/policy");
+}
+
+absl::StatusOr<SavedStates> PpoCheckpoints::SaveStates(int64_t steps_done, Metrics* metrics) {
+  const Stopwatch saving;
+  const std::string folder = run_.folder.checkpoint_path(CheckpointId(steps_done));
+  absl::StatusOr<SavedStates> saved;
+  {
+    const FolderGrowth growth(run_.view, folder, last_bytes_);
+    saved = AskForStates(steps_done);
+  }
+  QUARTET_RETURN_IF_ERROR(saved.status());
+  last_bytes_ = BytesBelow(folder);
+  metrics->Set("time/checkpoint", saving.Seconds());
+  return saved;
+}
+
+absl::StatusOr<SavedStates> PpoCheckpoints::AskForStates(int64_t steps_done) {
+  const std::string id = CheckpointId(steps_done);
+  const auto step = static_cast<uint64_t>(steps_done);
+  const bool save_optimizer = run_.config.train().save_optimizer() || (run_.ends_continuable && !run_.ending().ok());
+  // The critic is of use only to a run that goes on.
+  double ignored_seconds = 0;
+  auto critic_future = SideBySide(&ignored_seconds, [&]() -> absl::StatusOr<SaveCheckpointReply> {
+    if (!save_optimizer || !UsesCritic(run_.config)) return SaveCheckpointReply();
+    return run_.services.critic_trainer->SaveCheckpoint(step, id, save_optimizer);
+  });
+  const auto policy_done = run_.services.policy_trainer->SaveCheckpoint(step, id, save_optimizer);
+  const auto critic_done = critic_future.get();
+  if (!policy_done.ok() || !critic_done.ok()) {
+    return run_.folder.GiveUpCheckpoint(id, {policy_done.status(), critic_done.status()});
+  }
+  SavedStates saved = {.continuable = save_optimizer, .policy = *policy_done, .critic = *critic_done};
+
+  for (const auto& [trainer, reply] :
+       {std::pair("policy_trainer", &saved.policy), std::pair("critic_trainer", &saved.critic)}) {
+    for (const std::string& folder : {reply->folder(), reply->state_folder()}) {
+      std::error_code error;
+      const std::string path = absl::StrCat(run_.folder.checkpoints_path(), "/", folder);
+      if (folder.empty() || std::filesystem::exists(path, error)) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the ", trainer, " has saved checkpoints/", folder, " in its own run_dir; it is not in the orchestrator's, ",
+          run_.folder.path(), ". Give all programs the same run_dir, on a file system that all of them see"));
+    }
+  }
+  return saved;
+}
+
+absl::Status PpoCheckpoints::Commit(const LoopState& state, const Updates& updates, const SavedStates& saved,
+                                    const Metrics& metrics, bool has_evaluation) {
+  CheckpointRecord record;
+  record.step = state.steps_done;
+  record.kl_coefficient = state.kl_coefficient;
+  record.seed = run_.config.seed();
+  record.rollout_batch_size = run_.config.rollout().rollout_batch_size();
+  record.prompts_hash = run_.prompts.hash();
+  record.prompts_drawn = state.prompts_drawn;
+  if (saved.continuable) {
+    record.policy = SavedTrainer{saved.policy.state_hash(), updates.policy_applied()};
+    if (updates.critic_applied().has_value()) {
+      record.critic = SavedTrainer{saved.critic.state_hash(), *updates.critic_applied()};
+    }
+  }
+  record.metrics = metrics;
+  record.has_evaluation = has_evaluation;
+  QUARTET_RETURN_IF_ERROR(run_.folder.CommitCheckpoint(record, run_.config.train().max_ckpt_num()));
+  last_policy_ = absl::StrCat("checkpoints/", saved.policy.folder());
+  last_step_ = state.steps_done;
+  return absl::OkStatus();
+}
+
+}  // namespace quartet
