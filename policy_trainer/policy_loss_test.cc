@@ -14,23 +14,30 @@ namespace {
 struct Precision {
   at::ScalarType type;
   double tolerance;
+  double of_turns;  // tolerance of conversations that are cut into turns
 };
 
 class PolicyLossTest : public ::testing::TestWithParam<Precision> {};
 INSTANTIATE_TEST_SUITE_P(Precisions, PolicyLossTest,
-                         ::testing::Values(Precision{at::kFloat, 1e-5}, Precision{at::kDouble, 1e-12}));
+                         ::testing::Values(Precision{at::kFloat, 1e-5, 1e-6}, Precision{at::kDouble, 1e-12, 1e-12}));
+
+TrainableModelOptions Options() {
+  TrainableModelOptions options;
+  options.model.compute_dtype = PolicyLossTest::GetParam().type;
+  return options;
+}
+
+MicroBatchLoss LossOf(const PolicyUpdateHeader& header) {
+  return [&header, sums = std::make_shared<UpdateSums>()](const std::vector<const TrainingSequence*>& part,
+                                                          const PackedBatch& batch, const at::Tensor& hidden_TD,
+                                                          const at::Tensor& head_VD) {
+    return MicroBatchPolicyLoss(header, part, batch, hidden_TD, head_VD, sums.get());
+  };
+}
 
 void ExpectInvariance(const std::string& folder, const PolicyUpdateHeader& header) {
-  const Precision& precision = PolicyLossTest::GetParam();
-  TrainableModelOptions options;
-  options.model.compute_dtype = precision.type;
-  ExpectGradientDoesNotDependOnTheCut(folder, options, RandomTrainingSequences(14, 101, 7), precision.tolerance, [&] {
-    return [&header, sums = std::make_shared<UpdateSums>()](const std::vector<const TrainingSequence*>& part,
-                                                            const PackedBatch& batch, const at::Tensor& hidden_TD,
-                                                            const at::Tensor& head_VD) {
-      return MicroBatchPolicyLoss(header, part, batch, hidden_TD, head_VD, sums.get());
-    };
-  });
+  ExpectGradientDoesNotDependOnTheCut(folder, Options(), RandomTrainingSequences(14, 101, 7),
+                                      PolicyLossTest::GetParam().tolerance, [&] { return LossOf(header); });
 }
 
 TEST_P(PolicyLossTest, HasTheSameGradientHoweverTheBatchIsCut) {
@@ -59,6 +66,39 @@ TEST_P(PolicyLossTest, HasTheSameGradientWithRatiosOfSequencesEntropyAndKl) {
   loss->set_correction_low(0.5);
   loss->set_correction_high(2);
   ExpectInvariance("core/model/testdata/llama", header);
+}
+
+// Ratios of tokens far from 1, a correction of them, entropy and KL: all that is of single tokens.
+TEST_P(PolicyLossTest, HasTheSameGradientWhereAConversationIsASequenceATurn) {
+  PolicyUpdateHeader header;
+  header.set_temperature(0.9f);
+  PolicyLossConfig* loss = header.mutable_loss();
+  loss->set_kind(PolicyLossConfig::KIND_PPO);
+  loss->set_eps_clip_low(0.2f);
+  loss->set_eps_clip_high(0.28f);
+  loss->set_entropy_coef(0.01f);
+  loss->set_kl_coef(0.1f);
+  loss->set_kl_estimator("k3");
+  loss->set_correction_mode("token_truncate");
+  loss->set_correction_high(2);
+  ExpectGradientDoesNotDependOnTurns("core/model/testdata/llama", Options(), RandomConversations(14, 101, 9),
+                                     /*scales_advantages=*/false, GetParam().of_turns, [&] { return LossOf(header); });
+}
+
+// A ratio of a sequence is one of a turn then, 1 under the weights that generated.
+TEST_P(PolicyLossTest, HasTheSameGradientWhereAConversationIsASequenceATurnWithRatiosOfSequences) {
+  for (const auto kind :
+       {PolicyLossConfig::KIND_GSPO, PolicyLossConfig::KIND_GSPO_TOKEN, PolicyLossConfig::KIND_SEQUENCE_PPO}) {
+    PolicyUpdateHeader header;
+    header.set_temperature(0.9f);
+    header.mutable_loss()->set_kind(kind);
+    header.mutable_loss()->set_eps_clip_low(0.2f);
+    header.mutable_loss()->set_eps_clip_high(0.28f);
+    header.mutable_loss()->set_own_old_log_probs(true);
+    ExpectGradientDoesNotDependOnTurns("core/model/testdata/llama", Options(), RandomConversations(14, 101, 9),
+                                       kind == PolicyLossConfig::KIND_SEQUENCE_PPO, GetParam().of_turns,
+                                       [&] { return LossOf(header); });
+  }
 }
 
 // The embedding's rows and the head's are one parameter, with two gradients.

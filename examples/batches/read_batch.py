@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads a batch that train.keep_batches has kept, and prints a line for each of its sequences, and one for its tokens' rewards where there are any.
+"""Reads a batch that train.keep_batches has kept, and prints a line for each of its answers, and one for its tokens' rewards where there are any.
 
 python3 examples/batches/read_batch.py RUN/batches/step_3.safetensors
 """
@@ -23,9 +23,11 @@ if __name__ == "__main__":
     batch = read_batch(sys.argv[1])
     for b, reward in enumerate(batch["reward"]):
         ids = batch["ids"][batch["token_offsets"][b]:batch["token_offsets"][b + 1]]
+        # An agent's episode may have left several sequences.
+        sequences = sum(batch["token_offsets"][b] <= begin < batch["token_offsets"][b + 1] for begin in batch["sequence_offsets"])
         advantages = batch["advantages"][batch["action_offsets"][b]:batch["action_offsets"][b + 1]]
         mean = sum(advantages) / max(1, len(advantages))
-        print(f"group {batch['group'][b]}: {len(ids)} tokens, {len(advantages)} of them drawn, reward {reward:g}, mean advantage {mean:g}")
+        print(f"group {batch['group'][b]}: {len(ids)} tokens{f' in {sequences} sequences' if sequences > 1 else ''}, {len(advantages)} of them drawn, reward {reward:g}, mean advantage {mean:g}")
         # Only where sources give such: of the drawn tokens, counted from 0, those that have any.
         of_tokens = batch.get("token_rewards", [])[batch["action_offsets"][b]:batch["action_offsets"][b + 1]]
         if any(of_tokens):

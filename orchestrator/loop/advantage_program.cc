@@ -72,8 +72,10 @@ json ToJson(const Experience& e, const AlgorithmConfig& algorithm) {
   for (const std::string& array : algorithm.advantage_command().arrays()) {
     if (array == "ids") {
       std::vector<int32_t> drawn;
-      for (int i = 0; i < e.tokens.ids_size(); ++i) {
-        if (e.tokens.action_mask(i)) drawn.push_back(e.tokens.ids(i));
+      for (const TokenSequence& tokens : e.sequences) {
+        for (int i = 0; i < tokens.ids_size(); ++i) {
+          if (tokens.action_mask(i)) drawn.push_back(tokens.ids(i));
+        }
       }
       answer[array] = drawn;
     } else {

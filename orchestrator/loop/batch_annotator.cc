@@ -12,6 +12,39 @@
 #include "orchestrator/loop/side_by_side.h"
 
 namespace quartet {
+namespace {
+
+// All positions of a batch of `size`.
+std::vector<size_t> AllOf(size_t size) {
+  std::vector<size_t> all(size);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// The sequences of the experiences at `positions`, one after the other.
+std::vector<const TokenSequence*> SequencesOf(const std::vector<Experience>& batch,
+                                              const std::vector<size_t>& positions) {
+  std::vector<const TokenSequence*> sequences;
+  for (const size_t position : positions) {
+    for (const TokenSequence& sequence : batch[position].sequences) sequences.push_back(&sequence);
+  }
+  return sequences;
+}
+
+// Gives these experiences what was said of each of SequencesOf them, as their `array`.
+void Take(const std::vector<std::vector<float>>& said, const std::vector<size_t>& positions,
+          std::vector<float> Experience::*array, std::vector<Experience>* batch) {
+  size_t next = 0;
+  for (const size_t position : positions) {
+    std::vector<float>& values = (*batch)[position].*array;
+    values.clear();
+    for (size_t i = 0; i < (*batch)[position].sequences.size(); ++i, ++next) {
+      values.insert(values.end(), said[next].begin(), said[next].end());
+    }
+  }
+}
+
+}  // namespace
 
 LogProbDifference CompareLogProbs(const std::vector<Experience>& batch, const std::vector<size_t>& positions) {
   std::vector<double> differences;
@@ -54,8 +87,8 @@ void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics) {
 
 absl::Status BatchAnnotator::Annotate(int64_t step, std::vector<Experience>* batch, Metrics* metrics) {
   const float temperature = config_.rollout().temperature();
-  std::vector<const TokenSequence*> sequences;
-  for (const Experience& e : *batch) sequences.push_back(&e.tokens);
+  const std::vector<size_t> all = AllOf(batch->size());
+  const std::vector<const TokenSequence*> sequences = SequencesOf(*batch, all);
 
   using Values = std::vector<std::vector<float>>;
   double reference_seconds = 0, values_seconds = 0, log_probs_seconds = 0;
@@ -81,11 +114,8 @@ absl::Status BatchAnnotator::Annotate(int64_t step, std::vector<Experience>* bat
   QUARTET_RETURN_IF_ERROR(values_done.status());
   QUARTET_RETURN_IF_ERROR(log_probs_done.status());
 
-  for (size_t i = 0; i < batch->size(); ++i) {
-    Experience& e = (*batch)[i];
-    e.reference_log_probs = std::move((*reference_done)[i]);
-    e.values = std::move((*values_done)[i]);
-  }
+  Take(*reference_done, all, &Experience::reference_log_probs, batch);
+  Take(*values_done, all, &Experience::values, batch);
   const Stopwatch others;
   QUARTET_RETURN_IF_ERROR(TakeLogProbs(step, first, *std::move(log_probs_done), batch, metrics));
   if (UsesReference(config_)) metrics->Set("time/reference", reference_seconds);
@@ -96,15 +126,13 @@ absl::Status BatchAnnotator::Annotate(int64_t step, std::vector<Experience>* bat
 
 absl::StatusOr<std::vector<std::vector<float>>> BatchAnnotator::Recompute(const std::vector<Experience>& batch,
                                                                           const std::vector<size_t>& positions) {
-  std::vector<const TokenSequence*> sequences;
-  for (const size_t position : positions) sequences.push_back(&batch[position].tokens);
-  return services_.policy_trainer->LogProbs(config_.rollout().temperature(), sequences);
+  return services_.policy_trainer->LogProbs(config_.rollout().temperature(), SequencesOf(batch, positions));
 }
 
 absl::Status BatchAnnotator::TakeLogProbs(int64_t step, const std::vector<size_t>& positions,
                                           std::vector<std::vector<float>> recomputed, std::vector<Experience>* batch,
                                           Metrics* metrics) {
-  for (size_t i = 0; i < positions.size(); ++i) (*batch)[positions[i]].log_probs = std::move(recomputed[i]);
+  Take(recomputed, positions, &Experience::log_probs, batch);
   LogProbDifference difference = CompareLogProbs(*batch, positions);
   QUARTET_RETURN_IF_ERROR(CheckLogProbs(step, difference));
   std::vector<size_t> others;
@@ -123,10 +151,8 @@ absl::Status BatchAnnotator::TakeLogProbs(int64_t step, const std::vector<size_t
           difference.mean));
     }
     QUARTET_ASSIGN_OR_RETURN(recomputed, Recompute(*batch, others));
-    for (size_t i = 0; i < others.size(); ++i) (*batch)[others[i]].log_probs = std::move(recomputed[i]);
-    std::vector<size_t> all(batch->size());
-    std::iota(all.begin(), all.end(), 0);
-    difference = CompareLogProbs(*batch, all);
+    Take(recomputed, others, &Experience::log_probs, batch);
+    difference = CompareLogProbs(*batch, AllOf(batch->size()));
     QUARTET_RETURN_IF_ERROR(CheckLogProbs(step, difference));
   } else if (!others.empty()) {
     // Of all, so that none is of another kind than the rest.

@@ -1,5 +1,6 @@
 #include "orchestrator/loop/batch_file.h"
 
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -52,12 +53,17 @@ constexpr std::pair<const char*, std::vector<float> Experience::*> kOfActions[] 
 }  // namespace
 
 absl::Status WriteBatch(const std::vector<Experience>& batch, const std::string& path) {
-  std::vector<int64_t> token_offsets = {0}, action_offsets = {0}, group;
+  std::vector<int64_t> token_offsets = {0}, action_offsets = {0}, sequence_offsets = {0}, group;
   std::vector<uint8_t> truncated, excluded, action_mask;
   std::vector<double> reward, score, shaped_reward;
   std::vector<int32_t> ids;
   for (const Experience& e : batch) {
-    token_offsets.push_back(token_offsets.back() + e.tokens.ids_size());
+    for (const TokenSequence& tokens : e.sequences) {
+      ids.insert(ids.end(), tokens.ids().begin(), tokens.ids().end());
+      action_mask.insert(action_mask.end(), tokens.action_mask().begin(), tokens.action_mask().end());
+      sequence_offsets.push_back(std::ssize(ids));
+    }
+    token_offsets.push_back(std::ssize(ids));
     action_offsets.push_back(action_offsets.back() + e.action_tokens());
     group.push_back(e.group);
     truncated.push_back(e.truncated);
@@ -65,13 +71,12 @@ absl::Status WriteBatch(const std::vector<Experience>& batch, const std::string&
     reward.push_back(e.reward);
     score.push_back(e.score);
     shaped_reward.push_back(e.shaped_reward);
-    ids.insert(ids.end(), e.tokens.ids().begin(), e.tokens.ids().end());
-    action_mask.insert(action_mask.end(), e.tokens.action_mask().begin(), e.tokens.action_mask().end());
   }
   const auto actions = static_cast<size_t>(action_offsets.back());
   Columns columns;
   columns.Add("token_offsets", Dtype::kI64, std::move(token_offsets));
   columns.Add("action_offsets", Dtype::kI64, std::move(action_offsets));
+  columns.Add("sequence_offsets", Dtype::kI64, std::move(sequence_offsets));
   columns.Add("group", Dtype::kI64, std::move(group));
   columns.Add("truncated", Dtype::kBool, std::move(truncated));
   columns.Add("excluded", Dtype::kBool, std::move(excluded));

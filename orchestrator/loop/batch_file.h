@@ -10,11 +10,13 @@
 namespace quartet {
 
 // Writes a batch, once its advantages are computed, as the safetensors file `path`, in whose place another of the name
-// goes. With B sequences of T tokens in all, of which A are actions, sequence b's entries are
+// goes. With B answers of S sequences and T tokens in all, of which A are actions, answer b's entries are
 // [token_offsets[b], token_offsets[b + 1]) of the arrays of tokens and [action_offsets[b], action_offsets[b + 1]) of
-// those of actions:
+// those of actions. Its tokens are those of its sequences end to end; sequence s has
+// [sequence_offsets[s], sequence_offsets[s + 1]) of the arrays of tokens, and none reaches over an answer's end:
 //
 //   token_offsets, action_offsets              I64 [B + 1]
+//   sequence_offsets                           I64 [S + 1]
 //   group                                      I64 [B]  answers to one prompt have the same
 //   truncated, excluded                        BOOL [B]
 //   reward, score, shaped_reward               F64 [B]

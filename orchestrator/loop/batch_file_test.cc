@@ -5,6 +5,8 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/safetensors/reader.h"
 
@@ -28,12 +30,19 @@ std::string OutputOf(const std::string& command) {
   return output;
 }
 
+TokenSequence Sequence(const std::vector<int>& context, const std::vector<int>& drawn) {
+  TokenSequence tokens;
+  for (const auto& [ids, action] : {std::pair(&context, false), std::pair(&drawn, true)}) {
+    tokens.mutable_ids()->Add(ids->begin(), ids->end());
+    tokens.mutable_action_mask()->Resize(tokens.ids_size(), action);
+  }
+  return tokens;
+}
+
 TEST(BatchFile, HasWhatAStepLearnsFrom) {
   std::vector<Experience> batch(2);
-  for (const int id : {5, 6, 7}) batch[0].tokens.add_ids(id);
-  for (const int id : {5, 6, 8, 9}) batch[1].tokens.add_ids(id);
-  for (const bool drawn : {false, false, true}) batch[0].tokens.add_action_mask(drawn);
-  for (const bool drawn : {false, false, true, true}) batch[1].tokens.add_action_mask(drawn);
+  batch[0].sequences = {Sequence({5, 6}, {7})};
+  batch[1].sequences = {Sequence({5, 6}, {8, 9})};
   batch[0].rollout_log_probs = {-1};
   batch[1].rollout_log_probs = {-2, -3};
   batch[0].advantages = {0.5};
@@ -47,6 +56,7 @@ TEST(BatchFile, HasWhatAStepLearnsFrom) {
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_THAT(Read<int64_t>(**file, "token_offsets"), ElementsAre(0, 3, 7));
   EXPECT_THAT(Read<int64_t>(**file, "action_offsets"), ElementsAre(0, 1, 3));
+  EXPECT_THAT(Read<int64_t>(**file, "sequence_offsets"), ElementsAre(0, 3, 7));
   EXPECT_THAT(Read<int32_t>(**file, "ids"), ElementsAre(5, 6, 7, 5, 6, 8, 9));
   EXPECT_THAT(Read<uint8_t>(**file, "action_mask"), ElementsAre(0, 0, 1, 0, 0, 1, 1));
   EXPECT_THAT(Read<uint8_t>(**file, "truncated"), ElementsAre(0, 1));
@@ -68,6 +78,27 @@ TEST(BatchFile, HasWhatAStepLearnsFrom) {
             "  rewards of tokens: 0: 0.1\n"
             "group 0: 4 tokens, 2 of them drawn, reward 0, mean advantage -0.375\n"
             "  rewards of tokens: 0: 0.5, 1: -0.5\n");
+}
+
+TEST(BatchFile, HasTheSequencesOfAnAnswerEndToEnd) {
+  std::vector<Experience> batch(2);
+  batch[0].sequences = {Sequence({5}, {6, 7}), Sequence({5, 6, 7, 1}, {8})};
+  batch[1].sequences = {Sequence({5}, {9})};
+  batch[0].rollout_log_probs = batch[0].advantages = {-1, -2, -3};
+  batch[1].rollout_log_probs = batch[1].advantages = {-4};
+  const std::string path = testing::TempDir() + "/episodes.safetensors";
+  ASSERT_TRUE(WriteBatch(batch, path).ok());
+  const auto file = CheckpointReader::OpenFile(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_THAT(Read<int64_t>(**file, "token_offsets"), ElementsAre(0, 8, 10));
+  EXPECT_THAT(Read<int64_t>(**file, "sequence_offsets"), ElementsAre(0, 3, 8, 10));
+  EXPECT_THAT(Read<int64_t>(**file, "action_offsets"), ElementsAre(0, 3, 4));
+  EXPECT_THAT(Read<int32_t>(**file, "ids"), ElementsAre(5, 6, 7, 5, 6, 7, 1, 8, 5, 9));
+  EXPECT_THAT(Read<uint8_t>(**file, "action_mask"), ElementsAre(0, 1, 1, 0, 0, 0, 0, 1, 0, 1));
+  EXPECT_THAT(Read<float>(**file, "rollout_log_probs"), ElementsAre(-1, -2, -3, -4));
+  EXPECT_EQ(OutputOf("python3 examples/batches/read_batch.py " + path),
+            "group 0: 8 tokens in 2 sequences, 3 of them drawn, reward 0, mean advantage -2\n"
+            "group 0: 2 tokens, 1 of them drawn, reward 0, mean advantage -4\n");
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ absl::StatusOr<Experience> ExperienceOf(const RunConfig& config, std::shared_ptr
   const AlgorithmConfig& algorithm = config.algorithm();
   Experience e;
   e.prompt = std::move(prompt);
-  e.tokens = std::move(answer.sequences.back());
+  e.sequences = std::move(answer.sequences);
   e.response = std::move(answer.response);
   e.truncated = answer.truncated;
   e.excluded = algorithm.overlong_filtering() && e.truncated;

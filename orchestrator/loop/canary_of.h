@@ -10,7 +10,7 @@
 
 namespace quartet {
 
-// kCanarySequences of the batch at most, evenly over it.
+// kCanarySequences of the batch at most, evenly over it; of an experience in several sequences the last.
 Canary CanaryOf(const std::vector<Experience>& batch, const RewardConfig& reward, const Tokenizer& tokenizer);
 
 }  // namespace quartet

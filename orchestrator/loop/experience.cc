@@ -23,6 +23,10 @@ namespace {
 
 constexpr uint64_t kShufflePurpose = 2;
 
+size_t ActionsOf(const TokenSequence& sequence) {
+  return std::count(sequence.action_mask().begin(), sequence.action_mask().end(), true);
+}
+
 }  // namespace
 
 absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coefficient,
@@ -69,8 +73,11 @@ std::optional<double> BatchKl(const std::vector<Experience>& batch, KlMean mean)
 
 std::vector<TrainingArray> PolicyArrays(const RunConfig& config, const PolicyLossConfig& loss) {
   const bool old_of_rollout = config.algorithm().old_log_prob_source() == "rollout";
+  // With a product over the sequence a token's gradient has the advantages of all its sequence's tokens. Of an answer
+  // in several sequences these are fewer; scaled they are as many.
+  const bool has_product = loss.kind() == PolicyLossConfig::KIND_SEQUENCE_PPO;
   const TrainingArray known[] = {
-      {kAdvantages, &Experience::advantages},
+      {kAdvantages, &Experience::advantages, has_product},
       {kOldLogProbs, old_of_rollout ? &Experience::sampled_log_probs : &Experience::log_probs},
       {kRolloutLogProbs, &Experience::sampled_log_probs},
       {kReferenceLogProbs, &Experience::reference_log_probs},
@@ -119,16 +126,27 @@ absl::StatusOr<std::vector<OptimizerStep>> CutIntoOptimizerSteps(const RunConfig
 std::vector<TrainingSequence> MakeTrainingSequences(const std::vector<Experience>& batch,
                                                     const std::vector<TrainingArray>& arrays,
                                                     const OptimizerStep& step) {
-  std::vector<TrainingSequence> sequences(step.positions.size());
-  for (size_t i = 0; i < sequences.size(); ++i) {
+  std::vector<TrainingSequence> sequences;
+  for (size_t i = 0; i < step.positions.size(); ++i) {
     const Experience& e = batch[step.positions[i]];
-    *sequences[i].mutable_tokens() = e.tokens;
-    sequences[i].mutable_tokens()->set_index(i);
-    AddArray(kLossWeights, &sequences[i]).Resize(static_cast<int>(e.action_tokens()), step.weights[i]);
-    for (const TrainingArray& array : arrays) {
-      const std::vector<float>& values = e.*array.from;
-      AddArray(array.name, &sequences[i]).Assign(values.begin(), values.end());
+    size_t begin = 0;  // of the sequence's actions among all
+    for (const TokenSequence& tokens : e.sequences) {
+      const size_t actions = ActionsOf(tokens);
+      if (actions == 0) continue;
+      TrainingSequence& sequence = sequences.emplace_back();
+      *sequence.mutable_tokens() = tokens;
+      sequence.mutable_tokens()->set_index(sequences.size() - 1);
+      AddArray(kLossWeights, &sequence).Resize(static_cast<int>(actions), step.weights[i]);
+      for (const TrainingArray& array : arrays) {
+        const std::span<const float> values = std::span<const float>(e.*array.from).subspan(begin, actions);
+        const float scale =
+            array.scaled_to_answer ? static_cast<float>(e.action_tokens()) / static_cast<float>(actions) : 1;
+        auto& sent = AddArray(array.name, &sequence);
+        for (const float value : values) sent.Add(scale * value);
+      }
+      begin += actions;
     }
+    QUARTET_CHECK(begin == static_cast<size_t>(e.action_tokens())) << "sequences have other actions than their arrays";
   }
   return sequences;
 }

@@ -22,12 +22,14 @@
 
 namespace quartet {
 
-// One generated sequence. Arrays have one entry per action token; those of a quantity that the run does not use are
-// empty.
+// An answer to a prompt, as one token sequence or as the several that an episode of an agent leaves. Arrays have one
+// entry per action token of all sequences, end to end; those of a quantity that the run does not use are empty.
 struct Experience {
   std::shared_ptr<const PromptRecord> prompt;  // that it answers
   int64_t group = 0;                           // answers of one batch to the same prompt have the same
-  TokenSequence tokens;
+  // At least one, in the order in which they were drawn. A token that was drawn is an action in the first that has it,
+  // and context in the others, so that none counts twice.
+  std::vector<TokenSequence> sequences;
   std::string response;  // decoded, without special tokens
   bool truncated = false;
   bool excluded = false;  // from the loss
@@ -53,6 +55,8 @@ struct Experience {
   double shaped_reward = 0;     // that advantages are made of: less a baseline, clipped
   bool reward_clipped = false;  // and changed by that
 
+  // The one that ends with what the answer ends with.
+  const TokenSequence& last_sequence() const { return sequences.back(); }
   int64_t action_tokens() const { return static_cast<int64_t>(rollout_log_probs.size()); }
 };
 
@@ -70,25 +74,27 @@ std::optional<double> BatchKl(const std::vector<Experience>& batch, KlMean mean 
 struct TrainingArray {
   std::string_view name;
   std::vector<float> Experience::*from;
+  // Of each sequence times the action tokens of the experience over its own.
+  bool scaled_to_answer = false;
 };
 // What the losses of this run's trainers read, that of the policy being `loss`; loss weights come by themselves.
 std::vector<TrainingArray> PolicyArrays(const RunConfig& config, const PolicyLossConfig& loss);
 std::vector<TrainingArray> CriticArrays();
 
-// An optimizer step: sequences of the batch by their positions, and the weight of each of their tokens in the loss.
+// An optimizer step: experiences of the batch by their positions, and the weight of each of their tokens in the loss.
 struct OptimizerStep {
   std::vector<size_t> positions;
   std::vector<float> weights;
 };
 
-// Cuts the batch into `count` optimizer steps of one epoch, of as many sequences each as can be: shuffled by (seed,
-// step, epoch), then one after the other. Loss weights are those of each step by itself; sequences that are excluded or
-// have no action are in none, so that a step may be empty.
+// Cuts the batch into `count` optimizer steps of one epoch, of as many experiences each as can be: shuffled by (seed,
+// step, epoch), then one after the other. Loss weights are those of each step by itself, an experience with all its
+// sequences counting once; those that are excluded or have no action are in none, so that a step may be empty.
 absl::StatusOr<std::vector<OptimizerStep>> CutIntoOptimizerSteps(const RunConfig& config,
                                                                  const std::vector<Experience>& batch, int64_t step,
                                                                  int64_t epoch, int64_t count);
 
-// What is sent of one.
+// What is sent of one: each sequence that has actions, with what of the arrays is its own.
 std::vector<TrainingSequence> MakeTrainingSequences(const std::vector<Experience>& batch,
                                                     const std::vector<TrainingArray>& arrays,
                                                     const OptimizerStep& step);

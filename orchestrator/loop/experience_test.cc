@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "core/config/origins/presets.h"
@@ -20,9 +22,10 @@ using ::testing::HasSubstr;
 
 Experience MakeExperience(uint64_t index, int prompt_tokens, int action_tokens) {
   Experience e;
+  TokenSequence& tokens = e.sequences.emplace_back();
   for (int i = 0; i < prompt_tokens + action_tokens; ++i) {
-    e.tokens.add_ids(static_cast<int32_t>(10 * index + i));
-    e.tokens.add_action_mask(i >= prompt_tokens);
+    tokens.add_ids(static_cast<int32_t>(10 * index + i));
+    tokens.add_action_mask(i >= prompt_tokens);
   }
   e.rollout_log_probs.assign(action_tokens, -1.0f);
   e.sampled_log_probs.assign(action_tokens, -0.75f);
@@ -181,6 +184,116 @@ TEST(ExperienceMetrics, OfRewardsHaveNamesThatNoSourceMayHave) {
     EXPECT_THAT(std::string(ResolveRunConfig(&config, "").message()), HasSubstr("the metric " + metric));
   }
   EXPECT_GE(named, 5);
+}
+
+// A conversation of two turns of 2 and 3 tokens, with a token of a tool between them, as one sequence; and as two.
+Experience TwoTurns(uint64_t index) {
+  Experience e = MakeExperience(index, 2, 6);
+  e.sequences[0].set_action_mask(4, false);
+  const auto number = static_cast<float>(index);
+  e.rollout_log_probs = e.sampled_log_probs = {-0.5f, -0.25f, -1, -0.75f, -number};
+  e.log_probs = {-0.5f, -0.5f, -1, -0.75f, -number - 0.5f};
+  e.reference_log_probs = {-1, -0.25f, -2, -0.5f, -number};
+  e.values = {0.5f, 0.25f, -0.5f, 0.125f, number};
+  e.reward = index % 2 == 0 ? 1 : -0.5;
+  e.group = static_cast<int64_t>(index / 2);
+  return e;
+}
+
+Experience CutIntoTurns(Experience e) {
+  TokenSequence& first = e.sequences.emplace_back(e.sequences[0]);
+  std::swap(first, e.sequences[0]);
+  TokenSequence& turn = e.sequences[0];
+  turn.mutable_ids()->Truncate(4);
+  turn.mutable_action_mask()->Truncate(4);
+  for (const int drawn_before : {2, 3}) e.sequences[1].set_action_mask(drawn_before, false);
+  return e;
+}
+
+std::vector<float> EndToEnd(const std::vector<TrainingSequence>& sequences, std::string_view array) {
+  std::vector<float> values;
+  for (const TrainingSequence& sequence : sequences) {
+    const auto& own = ArrayOf(sequence, array);
+    const auto& mask = sequence.tokens().action_mask();
+    EXPECT_EQ(own.size(), std::count(mask.begin(), mask.end(), true)) << array;
+    values.insert(values.end(), own.begin(), own.end());
+  }
+  return values;
+}
+
+class AnswersInSeveralSequences : public ::testing::Test {
+ protected:
+  AnswersInSeveralSequences() {
+    for (uint64_t i = 0; i < 4; ++i) {
+      whole_.push_back(TwoTurns(i));
+      cut_.push_back(CutIntoTurns(TwoTurns(i)));
+    }
+    for (std::vector<Experience>* batch : {&whole_, &cut_}) batch->push_back(MakeExperience(9, 3, 4));
+    whole_.back().reference_log_probs = cut_.back().reference_log_probs = {-1, -2, -3, -4};
+  }
+
+  std::vector<Experience> whole_, cut_;
+};
+
+TEST_F(AnswersInSeveralSequences, HaveTheAdvantagesAndMetricsOfThoseInOne) {
+  for (const char* estimator : {"gae", "reinforce", "rloo", "grpo"}) {
+    RunConfig config;
+    config.mutable_algorithm()->set_advantage_estimator(estimator);
+    ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+    Metrics of_whole, of_cut;
+    for (const auto& [batch, metrics] : {std::pair(&whole_, &of_whole), std::pair(&cut_, &of_cut)}) {
+      ASSERT_TRUE(ComputeAdvantages(config.algorithm(), 0.1, batch).ok());
+      AddExperienceMetrics(*batch, /*has_rewards=*/true, metrics);
+    }
+    for (size_t i = 0; i < whole_.size(); ++i) {
+      EXPECT_EQ(cut_[i].advantages, whole_[i].advantages) << estimator;
+      EXPECT_EQ(cut_[i].returns, whole_[i].returns) << estimator;
+    }
+    EXPECT_EQ(of_cut.values(), of_whole.values()) << estimator;
+    EXPECT_EQ(of_cut.Get("response_length/mean"), 24.0 / 5);
+    EXPECT_EQ(BatchKl(cut_, KlMean::kSequence), BatchKl(whole_, KlMean::kSequence));
+  }
+}
+
+TEST_F(AnswersInSeveralSequences, AreSentWholeAndWeighAsThoseInOne) {
+  for (const char* aggregation : {"token_mean", "sequence_mean", "sequence_sum_over_constant"}) {
+    RunConfig config = Resolved(3);
+    config.mutable_algorithm()->set_loss_aggregation(aggregation);
+    config.mutable_algorithm()->set_loss_constant(7);
+    ASSERT_TRUE(ComputeAdvantages(config.algorithm(), 0.1, &whole_).ok());
+    ASSERT_TRUE(ComputeAdvantages(config.algorithm(), 0.1, &cut_).ok());
+    for (const std::vector<TrainingArray>& arrays : {PolicyArraysOf(config), CriticArrays()}) {
+      const auto of_whole = StepsOf(config, whole_, arrays, 0, 0, 2), of_cut = StepsOf(config, cut_, arrays, 0, 0, 2);
+      ASSERT_EQ(of_cut[0].size() + of_cut[1].size(), 9);
+      for (size_t s = 0; s < 2; ++s) {
+        EXPECT_EQ(EndToEnd(of_cut[s], kLossWeights), EndToEnd(of_whole[s], kLossWeights)) << aggregation;
+        for (const TrainingArray& array : arrays) {
+          EXPECT_EQ(EndToEnd(of_cut[s], array.name), EndToEnd(of_whole[s], array.name)) << array.name;
+        }
+        for (size_t i = 0; i < of_cut[s].size(); ++i) EXPECT_EQ(of_cut[s][i].tokens().index(), i);
+      }
+    }
+  }
+}
+
+// Its ratio is a product of those of a sequence's tokens: each token's gradient has the advantages of all of them.
+TEST_F(AnswersInSeveralSequences, HaveAsMuchAdvantageWhereARatioIsAProduct) {
+  RunConfig config = Resolved(128);
+  config.mutable_algorithm()->set_policy_loss("sequence_ppo");
+  whole_[0].advantages = cut_[0].advantages = std::vector<float>(5, 0.5f);
+  const auto sent = [&](const Experience& e) { return StepsOf(config, {e}, PolicyArraysOf(config), 0, 0, 1)[0]; };
+  for (const Experience& e : {whole_[0], cut_[0]}) {
+    for (const TrainingSequence& sequence : sent(e)) {
+      const auto& own = ArrayOf(sequence, kAdvantages);
+      EXPECT_FLOAT_EQ(std::accumulate(own.begin(), own.end(), 0.0f), 5 * 0.5f);
+    }
+  }
+}
+
+TEST_F(AnswersInSeveralSequences, AreSentWithoutThoseThatHaveNoAction) {
+  cut_[0].sequences.push_back(whole_[0].sequences[0]);
+  for (int i = 0; i < cut_[0].sequences[2].ids_size(); ++i) cut_[0].sequences[2].set_action_mask(i, false);
+  EXPECT_EQ(StepsOf(Resolved(128), {cut_[0]}, CriticArrays(), 0, 0, 1)[0].size(), 2);
 }
 
 TEST(OptimizerSteps, AreShuffledByStepAndEpochAndRepeatable) {

@@ -111,6 +111,27 @@ TEST_F(AdvantagesByAProgram, MayBeOneForEachToken) {
   EXPECT_LT(advantages.front(), advantages.back());
 }
 
+// An agent's answer of several sequences is one to the program.
+TEST_F(AdvantagesByAProgram, AreOfAllThatAnAnswersSequencesHaveDrawn) {
+  const RunConfig config =
+      By(Program("[[float(i) for i in a['ids']] for a in answers]"), {"algorithm.advantage_command.arrays=ids"});
+  const auto program = AdvantageProgram::Start(config.algorithm());
+  ASSERT_TRUE(program.ok()) << program.status();
+  std::vector<Experience> batch(1);
+  batch[0].prompt = std::make_shared<PromptRecord>();
+  batch[0].rollout_log_probs = {-1, -1, -1};
+  for (const std::vector<bool>& actions : std::vector<std::vector<bool>>{{false, true, true}, {false, false, true}}) {
+    TokenSequence& sequence = batch[0].sequences.emplace_back();
+    for (const bool action : actions) {
+      sequence.add_ids(10 * static_cast<int>(batch[0].sequences.size()) + sequence.ids_size());
+      sequence.add_action_mask(action);
+    }
+  }
+  const absl::Status status = (*program)->Ask(0, &batch);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(batch[0].given_advantages, (std::vector<float>{11, 12, 22}));
+}
+
 TEST_F(AdvantagesByAProgram, OfNoNumberOrOfAnotherLengthEndTheRun) {
   const auto error = [this](const std::string& advantages) {
     static int runs = 0;

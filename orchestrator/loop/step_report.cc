@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -57,7 +58,10 @@ std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience
     if (has_rewards) sample.reward = e.reward;
     sample.parts = e.reward_parts;
     sample.token_rewards = e.token_rewards;
-    if (!e.token_rewards.empty()) sample.token_texts = ActionTexts(e.tokens, tokenizer);
+    for (const TokenSequence& tokens : e.sequences) {
+      if (e.token_rewards.empty()) break;
+      for (std::string& text : ActionTexts(tokens, tokenizer)) sample.token_texts.push_back(std::move(text));
+    }
     sample.kl = BatchKl({e});
     sample.finish_reason = e.truncated ? "length" : "stop";
   }

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/rank/rank_setup.h"
@@ -41,6 +42,37 @@ double Difference(const WholeGradient& a, const WholeGradient& b) {
   }
   EXPECT_GT(norm, 0);
   return std::sqrt(difference / norm);
+}
+
+// Where the action tokens of the second turn begin among all.
+int ActionsOfFirstTurn(const TokenSequence& conversation) {
+  const auto& mask = conversation.action_mask();
+  const auto first = std::find(mask.begin(), mask.end(), true);
+  return static_cast<int>(std::find(first, mask.end(), false) - first);
+}
+
+// One of the two turns of a conversation, with what its arrays say of that turn's action tokens.
+TrainingSequence Turn(const TrainingSequence& conversation, bool second, bool scales_advantages) {
+  const TokenSequence& all = conversation.tokens();
+  const int first_actions = ActionsOfFirstTurn(all), actions = CountActions(all);
+  TrainingSequence turn;
+  int seen = 0;
+  for (int t = 0; t < all.ids_size() && (second || seen < first_actions); ++t) {
+    const bool action = all.action_mask(t);
+    turn.mutable_tokens()->add_ids(all.ids(t));
+    turn.mutable_tokens()->add_action_mask(action && (seen >= first_actions) == second);
+    seen += action ? 1 : 0;
+  }
+  for (const TokenArray& array : conversation.arrays()) {
+    for (int a = second ? first_actions : 0; a < (second ? actions : first_actions); ++a) {
+      MutableArray(array.name(), &turn).Add(array.values(a));
+    }
+  }
+  if (!scales_advantages) return turn;
+  const float scale =
+      static_cast<float>(actions) / static_cast<float>(second ? actions - first_actions : first_actions);
+  for (float& advantage : MutableArray(kAdvantages, &turn)) advantage *= scale;
+  return turn;
 }
 
 }  // namespace
@@ -117,6 +149,49 @@ std::vector<TrainingSequence> RandomTrainingSequences(int count, int vocab_size,
         .Resize(ArrayOf(sequence, kAdvantages).size(), 1.0f / static_cast<float>(actions));
   }
   return sequences;
+}
+
+std::vector<TrainingSequence> RandomConversations(int count, int vocab_size, uint32_t seed) {
+  std::vector<TrainingSequence> conversations;
+  for (TrainingSequence& sequence : RandomTrainingSequences(count, vocab_size, seed)) {
+    const int actions = CountActions(sequence.tokens());
+    if (actions < 3) continue;
+    const int of_tool = actions / 3;  // at least one action before it and one behind
+    sequence.mutable_tokens()->set_action_mask(sequence.tokens().ids_size() - actions + of_tool, false);
+    for (TokenArray& array : *sequence.mutable_arrays()) {
+      array.mutable_values()->erase(array.values().begin() + of_tool);
+    }
+    auto& advantages = MutableArray(kAdvantages, &sequence);
+    std::fill(advantages.begin(), advantages.end(), advantages[0]);
+    conversations.push_back(std::move(sequence));
+  }
+  return conversations;
+}
+
+std::vector<TrainingSequence> CutIntoTurns(const std::vector<TrainingSequence>& conversations, bool scales_advantages) {
+  std::vector<TrainingSequence> turns;
+  for (const TrainingSequence& conversation : conversations) {
+    for (const bool second : {false, true}) {
+      turns.push_back(Turn(conversation, second, scales_advantages));
+      turns.back().mutable_tokens()->set_index(turns.size() - 1);
+    }
+  }
+  return turns;
+}
+
+void ExpectGradientDoesNotDependOnTurns(const std::string& folder, const TrainableModelOptions& options,
+                                        const std::vector<TrainingSequence>& conversations, bool scales_advantages,
+                                        double tolerance, const std::function<MicroBatchLoss()>& make_loss) {
+  const auto count = static_cast<int64_t>(conversations.size());
+  const WholeGradient whole = GradientOfCut(folder, options, conversations, 1, {.sequences = count}, make_loss);
+  const std::vector<TrainingSequence> turns = CutIntoTurns(conversations, scales_advantages);
+  for (const int ranks : {1, 2}) {
+    for (const int64_t sequences : {int64_t{1}, 2 * count}) {
+      SCOPED_TRACE(absl::StrCat(ranks, " ranks, micro-batches of ", sequences, " sequences"));
+      const WholeGradient cut = GradientOfCut(folder, options, turns, ranks, {.sequences = sequences}, make_loss);
+      EXPECT_LE(Difference(cut, whole), tolerance);
+    }
+  }
 }
 
 void ExpectGradientDoesNotDependOnTheCut(const std::string& folder, const TrainableModelOptions& options,

@@ -36,4 +36,18 @@ void ExpectGradientDoesNotDependOnTheCut(const std::string& folder, const Traina
                                          const std::vector<TrainingSequence>& sequences, double tolerance,
                                          const std::function<MicroBatchLoss()>& make_loss);
 
+// Of RandomTrainingSequences those that can be: conversations of two turns, with a token of a tool between them. What a
+// token is worth, its advantage, is the same for all of a conversation.
+std::vector<TrainingSequence> RandomConversations(int count, int vocab_size, uint32_t seed);
+
+// The same conversations as two sequences each: the first turn by itself, and the whole, of which the second turn alone
+// is trained. `scales_advantages`: by the conversation's action tokens over those of the sequence.
+std::vector<TrainingSequence> CutIntoTurns(const std::vector<TrainingSequence>& conversations, bool scales_advantages);
+
+// Expects CutIntoTurns to leave the gradient of `conversations` as it is, however they are cut into micro-batches and
+// over ranks; `tolerance` as above.
+void ExpectGradientDoesNotDependOnTurns(const std::string& folder, const TrainableModelOptions& options,
+                                        const std::vector<TrainingSequence>& conversations, bool scales_advantages,
+                                        double tolerance, const std::function<MicroBatchLoss()>& make_loss);
+
 }  // namespace quartet
