@@ -16,7 +16,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/command_line/command_line.h"
-#include "core/config/run_config.h"
+#include "core/run_folder/run_start.h"
 #include "orchestrator/clients/cancellation.h"
 #include "orchestrator/terminal/interrupt_watch.h"
 #include "orchestrator/upgrades/control_folder.h"
@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<ControlRequest>> RequestsOf(const UpgradeFlags& flags
     if (std::ranges::any_of(run.services, is_it)) has.push_back(service);
   }
   // What is not known of the run here it says itself.
-  const absl::StatusOr<RunConfig> config = LoadRunConfig(flags.run_dir + "/run.textproto", {}, "");
+  const absl::StatusOr<RunConfig> config = LoadRecordedRun(flags.run_dir);
   const std::string programs = flags.bundle.empty() ? "" : ProgramsIn(flags.bundle);
   std::vector<ControlRequest> requests;
   for (const std::string& service : flags.service == "all" && !has.empty() ? has : std::vector{flags.service}) {

@@ -1,10 +1,7 @@
 // Reads, overrides, completes and checks a run's configuration. LibTorch-free and gRPC-free.
 #pragma once
 
-#include <map>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,15 +12,12 @@
 
 namespace quartet {
 
-// Parses the text format file at `path` ("" = an empty configuration), applies `overrides` ("path.to.field=value";
-// ApplyOverrides), fills in every default that proto/run_config.proto names and checks every value and
-// combination, for `program`. Relative paths inside resolve against `base_folder` ("" = the one the user is in) and
-// come back absolute. INVALID_ARGUMENT names file and line, or field, value and what is allowed.
+// Lays `overrides` ("path.to.field=value") over the text format file at `path` ("" = an empty configuration), fills in
+// every default that proto/run_config.proto names and checks every value and combination, for `program`. Relative paths
+// inside resolve against `base_folder` ("" = the one the user is in) and come back absolute. INVALID_ARGUMENT names
+// file and line, or field, value and what is allowed. More layers: core/config/resolving/layers.h.
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides,
                                         const std::string& base_folder, Program program = Program::kPpo);
-
-// Parses the text format file at `path` over what `config` has already; as LoadRunConfig does, before defaults.
-absl::Status ReadConfigFile(const std::string& path, RunConfig* config);
 
 // Sets fields, each from "path.to.field=value". A repeated message is reached by index ("reward.source.0.rule=number"),
 // where the index may be one past the end. Of a list of values the first override replaces what `config` has, further
@@ -37,10 +31,6 @@ absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder,
 // that its user wrote and the program reads.
 absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder, Program program,
                               const RunConfig& written);
-
-// A field's path ("reward.source.0.rule") and what has set it: "preset grpo", a file's path or "--set". Fields that
-// have their default are not in it.
-using ValueOrigins = std::map<std::string, std::string>;
 
 // Checks that a resolved configuration has what `program` needs; INVALID_ARGUMENT names the field.
 absl::Status CheckFor(const RunConfig& config, Program program);

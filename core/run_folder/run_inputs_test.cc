@@ -424,6 +424,7 @@ TEST_F(RunInputsTest, AFileCutShortThatSaysHowTheRunBeganIsAnErrorUnlessItMayBeA
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << name << " " << size << " " << status;
       EXPECT_THAT(std::string(status.message()),
                   AllOf(HasSubstr("is not known: "), HasSubstr("/" + name), HasSubstr("train.allow_changed_run=true")));
+      EXPECT_EQ(ConfigBefore(config_).has_value(), name != "run/run.textproto") << size;
     }
     config_.mutable_train()->set_allow_changed_run(true);
     EXPECT_THAT(open()->notes, ElementsAre(HasSubstr("is not known: ")));

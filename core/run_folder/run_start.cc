@@ -52,21 +52,6 @@ absl::Status CheckNotInUse(const std::string& run_dir) {
   return RunLock::Take(run_dir).status();
 }
 
-absl::StatusOr<RunConfig> ReadConfigOf(const std::string& run_dir) {
-  const std::string path = run_dir + "/run.textproto";
-  const absl::StatusOr<std::string> read = ReadTextFile(path, kMaxTextBytes);
-  if (absl::IsNotFound(read.status())) {
-    return absl::NotFoundError(absl::StrCat(path, " is missing, though ", run_dir, "/checkpoints has checkpoints"));
-  }
-  QUARTET_ASSIGN_OR_RETURN(const std::string text, read);
-  if (text.empty()) return absl::DataLossError(absl::StrCat(path, ": is empty"));
-  if (absl::StartsWith(text, kConfigBegin) && !absl::EndsWith(text, absl::StrCat("\n", kConfigEnd))) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": is cut short: its last line, \"", absl::StripSuffix(kConfigEnd, "\n"), "\", is missing"));
-  }
-  return LoadRunConfig(path, {}, "", Program::kViewer);
-}
-
 // What a run without a checkpoint does, and what becomes of its steps.
 std::string BeginsAnew(const std::string& run_dir) {
   FileTail metrics(run_dir + "/metrics.jsonl");
@@ -135,7 +120,7 @@ absl::Status CheckBeginning(const RunConfig& before, const RunConfig& now, const
 // that it goes on after, is told whether it learns from any of them, and why its prompts may read otherwise.
 absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs, std::vector<std::string>* notes,
                          CheckpointRecord* resume) {
-  const absl::StatusOr<RunConfig> before = ReadConfigOf(config.run_dir());
+  const absl::StatusOr<RunConfig> before = LoadRecordedRun(config.run_dir());
   if (!before.ok()) return NotKnown(config, "what has changed since the run began", before.status(), notes);
   QUARTET_RETURN_IF_ERROR(CheckBeginning(*before, config, *resume));
   std::vector<ChangedInput> changed;
@@ -164,6 +149,21 @@ absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs,
 
 }  // namespace
 
+absl::StatusOr<RunConfig> LoadRecordedRun(const std::string& run_dir) {
+  const std::string path = run_dir + "/run.textproto";
+  const absl::StatusOr<std::string> read = ReadTextFile(path, kMaxTextBytes);
+  if (absl::IsNotFound(read.status())) {
+    return absl::NotFoundError(absl::StrCat(path, " is missing, though ", run_dir, "/checkpoints has checkpoints"));
+  }
+  QUARTET_ASSIGN_OR_RETURN(const std::string text, read);
+  if (text.empty()) return absl::DataLossError(absl::StrCat(path, ": is empty"));
+  if (absl::StartsWith(text, kConfigBegin) && !absl::EndsWith(text, absl::StrCat("\n", kConfigEnd))) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": is cut short: its last line, \"", absl::StripSuffix(kConfigEnd, "\n"), "\", is missing"));
+  }
+  return LoadRunConfig(path, {}, "", Program::kViewer);
+}
+
 absl::Status CheckNewRunDir(const RunConfig& config, const std::string& allowed_entry) {
   QUARTET_RETURN_IF_ERROR(CheckNotInUse(config.run_dir()));
   return RunFolder::CheckFree(config.run_dir(), allowed_entry);
@@ -176,7 +176,7 @@ absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_ent
 
 std::optional<RunConfig> ConfigBefore(const RunConfig& config) {
   if (!Continues(config)) return std::nullopt;
-  absl::StatusOr<RunConfig> before = LoadRunConfig(config.run_dir() + "/run.textproto", {}, "", Program::kViewer);
+  absl::StatusOr<RunConfig> before = LoadRecordedRun(config.run_dir());
   return before.ok() ? std::optional(*std::move(before)) : std::nullopt;
 }
 

@@ -16,13 +16,18 @@
 
 namespace quartet {
 
+// The configuration of the run in `run_dir`, whatever its program, from its run.textproto. Errors: NOT_FOUND, DATA_LOSS
+// where the file is cut short, and as of LoadRunConfig.
+absl::StatusOr<RunConfig> LoadRecordedRun(const std::string& run_dir);
+
 // Whether RunFolder::Create could use run_dir now; makes nothing. ALREADY_EXISTS says what is in the way,
 // ABORTED which orchestrator uses it.
 absl::Status CheckNewRunDir(const RunConfig& config, const std::string& allowed_entry);
 // The same of OpenRun.
 absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_entry);
 
-// Of a run that OpenRun would go on with, its run.textproto, as far as it can be read; nothing of a new one.
+// Of a run that OpenRun would go on with, what LoadRecordedRun reads; nothing where it cannot be read, and of a new
+// one.
 std::optional<RunConfig> ConfigBefore(const RunConfig& config);
 
 struct RunStart {

@@ -12,11 +12,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
-#include "core/config/alternatives.h"
 #include "core/config/field_paths.h"
 #include "core/config/needs.h"
 #include "core/config/origins/presets.h"
 #include "core/config/resolving/defaults.h"
+#include "core/config/resolving/layers.h"
 #include "core/config/resolving/recorded.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
@@ -49,32 +49,49 @@ bool IsSetBy(const std::vector<std::string>& overrides, const std::string& path)
   });
 }
 
-// What of these overrides can be told without what they go over: a further element of somebody's list cannot, and has
-// an effect wherever it is.
-void ApplyAlone(const std::vector<std::string>& overrides, RunConfig* config) {
-  for (const std::string& override : overrides) ApplyOverrides({override}, config).IgnoreError();
+// All of them, with what is left aside.
+absl::StatusOr<ConfigLayers> ReadLayers(const ConfigSources& sources) {
+  ConfigLayers layers = {.overrides = sources.overrides};
+  if (!sources.preset.empty()) {
+    QUARTET_ASSIGN_OR_RETURN(layers.preset, ReadPreset(sources.preset));
+  }
+  if (!sources.file.empty()) {
+    QUARTET_ASSIGN_OR_RETURN(layers.file, ReadRecordedConfig(sources.file));
+  }
+  return layers;
 }
 
-// The file's, without what is left aside.
-absl::StatusOr<RecordedConfig> ReadFileOf(const ConfigSources& sources) {
-  RecordedConfig file;
-  if (sources.file.empty()) return file;
-  QUARTET_ASSIGN_OR_RETURN(file, ReadRecordedConfig(sources.file));
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<FieldAside> aside, LeftAside(sources));
-  for (const FieldAside& field : aside) {
-    ClearPath(field.path, &file.set);
-    ClearPath(field.path, &file.whole);
+std::vector<FieldAside> LeftAsideOf(const ConfigLayers& layers, Program program) {
+  RunConfig alone = layers.file.set, together = layers.preset;
+  LayOver(layers.file.set, &together);
+  ApplyAlone(layers.overrides, &alone);
+  ApplyAlone(layers.overrides, &together);
+  const std::vector<const Need*> idle_anyway = FillDefaults(program, &alone);
+  std::vector<FieldAside> aside;
+  for (const Need* need : FillDefaults(program, &together)) {
+    if (std::ranges::find(idle_anyway, need) == idle_anyway.end() && !FirstSet(need->path, layers.file.set).empty()) {
+      aside.push_back({need->path, need->why(together)});
+    }
   }
-  return file;
+  return aside;
+}
+
+// Without what is left aside.
+absl::StatusOr<ConfigLayers> LayersOf(const ConfigSources& sources) {
+  QUARTET_ASSIGN_OR_RETURN(ConfigLayers layers, ReadLayers(sources));
+  for (const FieldAside& field : LeftAsideOf(layers, sources.program)) {
+    ClearPath(field.path, &layers.file.set);
+    ClearPath(field.path, &layers.file.whole);
+  }
+  return layers;
 }
 
 // That the file leaves something to the preset, unless both say the same: that of a run sets everything.
-absl::Status CheckPresetHolds(const ConfigSources& sources, const RunConfig& file) {
+absl::Status CheckPresetHolds(const ConfigSources& sources, const ConfigLayers& layers) {
   if (sources.preset.empty() || sources.file.empty()) return absl::OkStatus();
-  QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(sources.preset));
+  const RunConfig &preset = layers.preset, &file = layers.file.set;
   RunConfig together = preset;
-  MakeWayFor(file, &together);
-  together.MergeFrom(file);
+  LayOver(file, &together);
   const std::map<std::string, std::string> by_file = FlatFields(file), by_both = FlatFields(together);
   bool differs = false, holds = false;
   for (const auto& [path, value] : FlatFields(preset)) {
@@ -101,24 +118,8 @@ absl::Status CheckPresetHolds(const ConfigSources& sources, const RunConfig& fil
 }  // namespace
 
 absl::StatusOr<std::vector<FieldAside>> LeftAside(const ConfigSources& sources) {
-  std::vector<FieldAside> aside;
-  if (sources.preset.empty() || sources.file.empty()) return aside;
-  QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(sources.preset));
-  QUARTET_ASSIGN_OR_RETURN(const RecordedConfig read, ReadRecordedConfig(sources.file));
-  const RunConfig& file = read.set;
-  RunConfig alone = file, together = preset;
-  MakeWayFor(file, &together);
-  together.MergeFrom(file);
-  ApplyAlone(sources.overrides, &alone);
-  ApplyAlone(sources.overrides, &together);
-  const std::vector<const Need*> idle_anyway = FillDefaults(sources.program, &alone);
-  for (const Need* need : FillDefaults(sources.program, &together)) {
-    if (std::find(idle_anyway.begin(), idle_anyway.end(), need) == idle_anyway.end() &&
-        !FirstSet(need->path, file).empty()) {
-      aside.push_back({need->path, need->why(together)});
-    }
-  }
-  return aside;
+  QUARTET_ASSIGN_OR_RETURN(const ConfigLayers layers, ReadLayers(sources));
+  return LeftAsideOf(layers, sources.program);
 }
 
 absl::StatusOr<std::string> DescribeLeftAside(const ConfigSources& sources) {
@@ -136,37 +137,17 @@ absl::StatusOr<std::string> DescribeLeftAside(const ConfigSources& sources) {
 
 absl::StatusOr<RunConfig> LoadRunConfig(const ConfigSources& sources, const std::string& base_folder,
                                         const RunConfig& defaults) {
-  RunConfig config = defaults;
-  if (!sources.preset.empty()) {
-    QUARTET_ASSIGN_OR_RETURN(const RunConfig preset, ReadPreset(sources.preset));
-    config.MergeFrom(preset);
-  }
-  QUARTET_ASSIGN_OR_RETURN(const RecordedConfig file, ReadFileOf(sources));
-  RunConfig written = file.set;
-  QUARTET_RETURN_IF_ERROR(CheckPresetHolds(sources, written));
-  MakeWayFor(written, &config);
-  config.MergeFrom(written);
-  QUARTET_RETURN_IF_ERROR(ApplyOverrides(sources.overrides, &config));
-  ApplyAlone(sources.overrides, &written);
-  const auto resolve = [&]() -> absl::Status {
-    RunConfig asked = config;
-    // It is given the file of a whole run: only what is asked of it counts.
-    if (sources.program == Program::kEvaluate) {
-      asked.Clear();
-      ApplyAlone(sources.overrides, &asked);
-    }
-    QUARTET_RETURN_IF_ERROR(CheckRead(sources.program, asked));
-    ClearUnread(sources.program, &written);
-    KeepRecordedDefaults(file, defaults, sources.program, &config);
-    return ResolveRunConfig(&config, base_folder, sources.program, written);
-  };
-  const absl::Status resolved = resolve();
-  if (resolved.ok() || sources.preset.empty()) return resolved.ok() ? absl::StatusOr<RunConfig>(config) : resolved;
+  QUARTET_ASSIGN_OR_RETURN(ConfigLayers layers, LayersOf(sources));
+  layers.defaults = defaults;
+  QUARTET_RETURN_IF_ERROR(CheckPresetHolds(sources, layers));
+  absl::StatusOr<RunConfig> config = LoadRunConfig(layers, base_folder, sources.program);
+  if (config.ok() || sources.preset.empty()) return config;
   QUARTET_ASSIGN_OR_RETURN(const ValueOrigins origins, OriginsOf(sources));
-  return WithOrigin(resolved, origins);
+  return WithOrigin(config.status(), origins);
 }
 
 absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources) {
+  QUARTET_ASSIGN_OR_RETURN(const ConfigLayers layers, LayersOf(sources));
   ValueOrigins origins;
   RunConfig config;
   std::map<std::string, std::string> before;
@@ -175,23 +156,15 @@ absl::StatusOr<ValueOrigins> OriginsOf(const ConfigSources& sources) {
     Note(before, now, says, from, &origins);
     before = std::move(now);
   };
-  if (!sources.preset.empty()) {
-    QUARTET_ASSIGN_OR_RETURN(config, ReadPreset(sources.preset));
-    note(absl::StrCat(kPresetOrigin, sources.preset), [](const auto&, const auto&) { return true; });
-  }
-  if (!sources.file.empty()) {
-    QUARTET_ASSIGN_OR_RETURN(const RecordedConfig read, ReadFileOf(sources));
-    const RunConfig& file = read.set;
-    MakeWayFor(file, &config);
-    config.MergeFrom(file);
-    // Also of what the preset says, too.
-    const std::map<std::string, std::string> said = FlatFields(file);
-    note(sources.file, [&said](const std::string& path, const std::string& value) {
-      const auto found = said.find(path);
-      return found != said.end() && found->second == value;
-    });
-  }
-  QUARTET_RETURN_IF_ERROR(ApplyOverrides(sources.overrides, &config));
+  config = layers.preset;
+  note(absl::StrCat(kPresetOrigin, sources.preset), [](const auto&, const auto&) { return true; });
+  LayOver(layers.file.set, &config);
+  // Also of what the preset says, too.
+  note(sources.file, [said = FlatFields(layers.file.set)](const std::string& path, const std::string& value) {
+    const auto found = said.find(path);
+    return found != said.end() && found->second == value;
+  });
+  QUARTET_RETURN_IF_ERROR(ApplyOverrides(layers.overrides, &config));
   note("--set", [&sources](const std::string& path, const auto&) { return IsSetBy(sources.overrides, path); });
   return origins;
 }

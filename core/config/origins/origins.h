@@ -1,8 +1,8 @@
 // Where each value of a configuration comes from.
 #pragma once
 
+#include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +11,10 @@
 #include "proto/run_config.pb.h"
 
 namespace quartet {
+
+// A field's path ("reward.source.0.rule") and what has set it: "preset grpo", a file's path or "--set". Fields that
+// have their default are not in it.
+using ValueOrigins = std::map<std::string, std::string>;
 
 // What a configuration is made of, the later over the earlier.
 struct ConfigSources {

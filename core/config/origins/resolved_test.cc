@@ -61,11 +61,8 @@ std::vector<std::string> FilesOf(const std::string& folder, const std::string& e
 
 // Which program the configuration in `file` is of, by what it learns from.
 Program ProgramOf(const std::string& file) {
-  RunConfig config;
-  if (file.empty() || !ReadConfigFile(file, &config).ok()) return Program::kPpo;
-  if (config.has_sft()) return Program::kSft;
-  if (!config.has_preference()) return Program::kPpo;
-  return config.has_critic() ? Program::kRewardModel : Program::kDpo;
+  const absl::StatusOr<RecordedConfig> read = file.empty() ? RecordedConfig() : ReadRecordedConfig(file);
+  return read.ok() ? ProgramOfRun(read->whole) : Program::kPpo;
 }
 
 // What stands between fences, which are lines of their own; only the first of two may name a language.
@@ -101,8 +98,8 @@ std::vector<std::string> ConfigurationsIn(const std::string& document) {
   for (size_t i = 0; blocks.ok() && i < blocks->size(); ++i) {
     const std::string file = absl::StrCat(testing::TempDir(), "/block_", i, ".textproto");
     std::ofstream(file) << (*blocks)[i];
-    RunConfig config;
-    if (ReadConfigFile(file, &config).ok() && config.ByteSizeLong() > 0) files.push_back(file);
+    const absl::StatusOr<RecordedConfig> read = ReadRecordedConfig(file);
+    if (read.ok() && read->whole.ByteSizeLong() > 0) files.push_back(file);
   }
   return files;
 }

@@ -2,24 +2,17 @@
 
 #include <google/protobuf/text_format.h>
 
-#include <algorithm>
-
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "core/base/files.h"
-#include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/config/alternatives.h"
 #include "core/config/checks/checks.h"
 #include "core/config/conditions.h"
 #include "core/config/needs.h"
 #include "core/config/placement.h"
 #include "core/config/resolving/defaults.h"
+#include "core/config/resolving/layers.h"
 #include "core/config/services.h"
 #include "core/config/text/names_elsewhere.h"
-#include "core/config/text/text_format.h"
-#include "core/config/text/text_override.h"
 
 namespace quartet {
 namespace {
@@ -41,18 +34,6 @@ absl::Status CheckAll(Program program, const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(CheckPlacements(c));
   QUARTET_RETURN_IF_ERROR(CheckDevices(c));
   return CheckTls(c.tls());
-}
-
-// That services.device, which --set has changed, is some service's: a configuration that a run has written says each
-// service's own.
-absl::Status CheckDeviceOfAll(const RunConfig& c) {
-  std::vector<std::string> own;
-  for (const std::string& service : kServiceNames) {
-    const std::string& device = PlacementOf(c, service).device();
-    if (device.empty() || device == c.services().device()) return absl::OkStatus();
-    own.push_back(absl::StrCat("services.", service, ".device"));
-  }
-  return NoEffect("services.device", absl::StrCat("each service says its own; set ", absl::StrJoin(own, ", ")));
 }
 
 void ResolvePath(const std::string& base_folder, std::string* path) {
@@ -121,28 +102,13 @@ void ResolvePaths(const std::string& base_folder, RunConfig* c) {
 
 }  // namespace
 
-absl::Status ReadConfigFile(const std::string& path, RunConfig* config) { return ReadTextFormat(path, config); }
-
-absl::Status ApplyOverrides(const std::vector<std::string>& overrides, RunConfig* config) {
-  RunConfig alone;
-  // A further element of somebody's list cannot be told alone, and is in nothing's place.
-  for (const std::string& override : overrides) SetFieldsFromTexts({override}, &alone).IgnoreError();
-  MakeWayFor(alone, config);
-  QUARTET_RETURN_IF_ERROR(SetFieldsFromTexts(overrides, config));
-  for (const std::string& override : overrides) {
-    if (absl::StartsWith(override, "services.device=")) return CheckDeviceOfAll(*config);
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<RunConfig> LoadRunConfig(const std::string& path, const std::vector<std::string>& overrides,
                                         const std::string& base_folder, Program program) {
-  RunConfig config;
-  if (!path.empty()) QUARTET_RETURN_IF_ERROR(ReadTextFormat(path, &config));
-  QUARTET_RETURN_IF_ERROR(ApplyOverrides(overrides, &config));
-  QUARTET_RETURN_IF_ERROR(CheckRead(program, config));
-  QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&config, base_folder, program));
-  return config;
+  ConfigLayers layers = {.overrides = overrides};
+  if (!path.empty()) {
+    QUARTET_ASSIGN_OR_RETURN(layers.file, ReadRecordedConfig(path));
+  }
+  return LoadRunConfig(layers, base_folder, program);
 }
 
 absl::Status ResolveRunConfig(RunConfig* config, const std::string& base_folder, Program program) {
