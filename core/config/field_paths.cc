@@ -36,6 +36,17 @@ void Flatten(const Message& message, const std::string& prefix, std::map<std::st
   }
 }
 
+bool IsSet(const Message& message, const FieldDescriptor* field) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  if (!field->is_repeated()) return reflection.HasField(message, field);
+  const int count = reflection.FieldSize(message, field);
+  if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) return count > 0;
+  for (int i = 0; i < count; ++i) {
+    if (reflection.GetRepeatedMessage(message, field, i).ByteSizeLong() > 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> FlatFields(const Message& message) {
@@ -50,10 +61,9 @@ std::string FirstSet(absl::string_view path, const Message& message) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const FieldDescriptor* field = at->GetDescriptor()->FindFieldByName(parts[i]);
     QUARTET_CHECK(field != nullptr) << path;
-    const google::protobuf::Reflection& reflection = *at->GetReflection();
-    if (field->is_repeated() ? reflection.FieldSize(*at, field) == 0 : !reflection.HasField(*at, field)) return "";
+    if (!IsSet(*at, field)) return "";
     if (field->is_repeated() || field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) return std::string(path);
-    at = &reflection.GetMessage(*at, field);
+    at = &at->GetReflection()->GetMessage(*at, field);
   }
   std::vector<const FieldDescriptor*> below;
   at->GetReflection()->ListFields(*at, &below);

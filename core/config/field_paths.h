@@ -9,8 +9,8 @@
 
 namespace quartet {
 
-// The path of the first field that is set at `path`, or below it where it is a message; "" where there is none. The
-// path leads through single messages only.
+// The path of the first field that is set at `path`, or below it where it is a message; "" where there is none, of
+// a list of messages also where all are empty. The path leads through single messages only.
 std::string FirstSet(absl::string_view path, const google::protobuf::Message& message);
 
 // Whether messages of `type` can have a field at `path`, as FlatFields names it.

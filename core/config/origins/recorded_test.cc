@@ -138,6 +138,37 @@ TEST(RecordedConfig, DefaultsAreNotRefusedInAnotherProgramOrMethod) {
               HasSubstr("actor.pretrain has no effect"));
 }
 
+TEST(RecordedConfig, AListOfWhichNothingIsSetIsNotRefusedWhereItIsNotRead) {
+  const std::string ppo = RecordOf(Program::kPpo, kPpoRun);
+  const std::string of_defaults = absl::StrReplaceAll(ppo, {{"    rule: \"number\"  # --set\n", ""}});
+  ASSERT_NE(of_defaults, ppo);
+  const std::vector<std::string> others = {"sft.data=/d.jsonl", "critic=", "algorithm=", "data.prompt_data="};
+  const auto sft = Again(of_defaults, others, Program::kSft);
+  EXPECT_TRUE(sft.ok()) << sft.status();
+  EXPECT_THAT(std::string(Again(ppo, others, Program::kSft).status().message()),
+              HasSubstr("reward.source has no effect"));
+}
+
+TEST(RecordedConfig, WhereServicesListenByDefaultIsOfWhoStartsThem) {
+  RunConfig launcher;
+  launcher.mutable_services()->mutable_scorer()->set_listen("127.0.0.1:0");
+  std::vector<std::string> run = kPpoRun;
+  run.insert(run.end(), {"run_dir=/runs/a", "services.rollout.listen=127.0.0.1:7"});
+  const auto record = [&](const RunConfig& defaults) {
+    const ConfigSources sources = {.overrides = run};
+    return InFile("listen.textproto",
+                  PrintRunConfig(LoadRunConfig(sources, "", defaults).value(), OriginsOf(sources).value()));
+  };
+  const auto listen = [](const std::string& file, const RunConfig& defaults) {
+    const RunConfig again = LoadRunConfig({.file = file}, "", defaults).value();
+    EXPECT_EQ(again.services().rollout().listen(), "127.0.0.1:7");
+    return again.services().scorer().listen();
+  };
+  EXPECT_EQ(listen(record(launcher), {}), "127.0.0.1:50054");
+  EXPECT_EQ(listen(record({}), launcher), "127.0.0.1:0");
+  EXPECT_EQ(listen(record(launcher), launcher), "127.0.0.1:0");
+}
+
 TEST(RecordedConfig, IsTheSameWhereALaterReleaseHasOtherDefaults) {
   std::vector<std::string> run = kPpoRun;
   run.insert(run.end(), {"eval.n_samples_per_prompt=4", "eval.temperature=1", "eval.data=/e.jsonl"});

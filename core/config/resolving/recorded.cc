@@ -90,6 +90,11 @@ struct Versions {
   const Message *before, *now;  // with defaults: of the file alone, and with what is set beside it
 };
 
+// Where services listen is of who starts them, whatever it was by default for whoever did so then.
+bool IsOfTheStart(const FieldDescriptor* field) {
+  return field == ServicePlacement::descriptor()->FindFieldByNumber(ServicePlacement::kListenFieldNumber);
+}
+
 void Keep(const Versions& all, Message* config) {
   const google::protobuf::Reflection& reflection = *config->GetReflection();
   std::vector<const FieldDescriptor*> recorded;
@@ -97,7 +102,7 @@ void Keep(const Versions& all, Message* config) {
   for (const FieldDescriptor* field : recorded) {
     if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
       const bool is_default = ValuesOf(all.set, field).empty() && ValuesOf(config, field).empty();
-      if (!is_default || ValuesOf(all.before, field) != ValuesOf(all.now, field)) continue;
+      if (!is_default || IsOfTheStart(field) || ValuesOf(all.before, field) != ValuesOf(all.now, field)) continue;
       const std::unique_ptr<Message> copy(all.whole->New());
       copy->CopyFrom(*all.whole);
       reflection.SwapFields(config, copy.get(), {field});

@@ -28,7 +28,8 @@ absl::StatusOr<RunConfig> ReadConfigToShow(const std::string& path);
 
 // Sets in `config`, which `program` reads and which has what is set in the file and beside it, the defaults that the
 // file records, so that a run is what it was where a later release has others: but for those that `config` has itself,
-// and those that follow other fields, or the program, and which what was set beside the file makes others. `beneath` is
+// and those that follow other fields, or the program, and which what was set beside the file makes others, and where
+// services listen, which is of who starts them. `beneath` is
 // what the file goes over.
 void KeepRecordedDefaults(const RecordedConfig& file, const RunConfig& beneath, Program program, RunConfig* config);
 
