@@ -432,6 +432,12 @@ TEST_F(RunInputsTest, AFileCutShortThatSaysHowTheRunBeganIsAnErrorUnlessItMayBeA
     scratch_.Write(name, text);
     EXPECT_THAT(open()->notes, IsEmpty());
   }
+  // Of a release that called a field otherwise.
+  const std::string run = scratch_.Read("run/run.textproto");
+  scratch_.Write("run/run.textproto", absl::StrReplaceAll(run, {{"max_steps: ", "num_steps: "}}));
+  EXPECT_THAT(std::string(open().status().message()),
+              AllOf(HasSubstr("num_steps"), HasSubstr("docs/migrating.md, \"Earlier versions\"")));
+  scratch_.Write("run/run.textproto", run);
   // As release 0.1.0 wrote it.
   const std::string text = scratch_.Read("run/run.textproto");
   scratch_.Write("run/run.textproto", text.substr(text.find('\n') + 1, text.rfind("# end") - text.find('\n') - 1));

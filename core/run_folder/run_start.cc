@@ -23,6 +23,7 @@ namespace quartet {
 namespace {
 
 constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
+constexpr char kBringBack[] = "Bring the file back as it was";
 
 bool Continues(const RunConfig& config) {
   return config.train().load_checkpoint() && RunFolder::HasRun(config.run_dir());
@@ -77,17 +78,18 @@ absl::StatusOr<std::vector<RunInput>> ReadInputsOf(const std::string& run_dir, c
   return inputs;
 }
 
-// What says how the run began cannot be read: an error, or a note where the run may go on as another.
-absl::Status NotKnown(const RunConfig& config, const std::string& what, const absl::Status& why,
+// What says how the run began cannot be read: an error, or a note where the run may go on as another. `way` is one to
+// mend that.
+absl::Status NotKnown(const RunConfig& config, const std::string& what, const absl::Status& why, const std::string& way,
                       std::vector<std::string>* notes) {
   const std::string text = absl::StrCat(what, " is not known: ", why.message());
   if (config.train().allow_changed_run()) {
     notes->push_back(text);
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      text, ". Bring the file back as it was; or, to go on with what is configured now, of which the file is then ",
-      "written anew, train.allow_changed_run=true"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(text, ". ", way, "; or, to go on with what is configured now, of which the file is then written ",
+                   "anew, train.allow_changed_run=true"));
 }
 
 // What says where a new run begins is not read by one that goes on after the checkpoint of `resume`. INVALID_ARGUMENT
@@ -121,7 +123,16 @@ absl::Status CheckBeginning(const RunConfig& before, const RunConfig& now, const
 absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs, std::vector<std::string>* notes,
                          CheckpointRecord* resume) {
   const absl::StatusOr<RunConfig> before = LoadRecordedRun(config.run_dir());
-  if (!before.ok()) return NotKnown(config, "what has changed since the run began", before.status(), notes);
+  if (!before.ok()) {
+    // It is whole, and says what this release does not know.
+    const bool is_of_others = absl::IsInvalidArgument(before.status());
+    return NotKnown(config, "what has changed since the run began", before.status(),
+                    is_of_others
+                        ? "Where an earlier release has written it, name its fields and values as this one does "
+                          "(docs/migrating.md, \"Earlier versions\"), else bring it back as it was"
+                        : kBringBack,
+                    notes);
+  }
   QUARTET_RETURN_IF_ERROR(CheckBeginning(*before, config, *resume));
   std::vector<ChangedInput> changed;
   if (const absl::StatusOr<std::vector<RunInput>> read = ReadInputsOf(config.run_dir(), *before, *inputs, notes);
@@ -137,7 +148,8 @@ absl::Status NoteChanges(const RunConfig& config, std::vector<RunInput>* inputs,
     notes->push_back(
         absl::StrCat("whether its models and data are as when it began is not known: ", read.status().message()));
   } else {
-    QUARTET_RETURN_IF_ERROR(NotKnown(config, "whether its models and data are as when it began", read.status(), notes));
+    QUARTET_RETURN_IF_ERROR(
+        NotKnown(config, "whether its models and data are as when it began", read.status(), kBringBack, notes));
   }
   QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> changes, ChangesOfRun(*before, config, changed));
   for (const std::string& change : changes) {
