@@ -24,6 +24,23 @@ int64_t GeneratedAtOnce(const RunConfig& c) {
          c.rollout().n_samples_per_prompt();
 }
 
+bool LearnsFromRows(const RunConfig& c) { return c.has_sft() || c.has_preference(); }
+
+// Of so many sequences in memory.
+int64_t BytesOf(const RunConfig& c, int64_t sequences) {
+  double each = 0;
+  if (LearnsFromRows(c)) {
+    each = TrainerOf(c, ProgramOfRun(c) == Program::kRewardModel ? "critic" : "actor").max_len() * kBytesPerToken;
+  } else {
+    const bool has_texts =
+        std::ranges::any_of(c.reward().source(), [](const RewardSource& source) { return source.token_rewards(); });
+    each = static_cast<double>(LongestSequence(c)) * kBytesPerToken +
+           (has_texts ? c.rollout().generate_max_len() * kBytesPerTokenText : 0);
+  }
+  const double bytes = static_cast<double>(sequences) * (each + kBytesPerSequence);
+  return static_cast<int64_t>(std::clamp(bytes, 0.0, static_cast<double>(int64_t{1} << 50)));
+}
+
 // Calls of a service, at their largest.
 struct Calls {
   int64_t sequences = 0;
@@ -38,10 +55,10 @@ absl::Status CheckItems(const RunConfig& c, const std::string& service, const Ca
 }
 
 absl::Status CheckBytes(const RunConfig& c, const std::string& service, const Calls& calls) {
-  const int64_t most = PlacementOf(c, service).max_call_bytes();
-  if (LargestCallBytes(c) <= most) return absl::OkStatus();
+  const int64_t most = PlacementOf(c, service).max_call_bytes(), bytes = BytesOf(c, calls.sequences);
+  if (bytes <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("services.", service, ".max_call_bytes: ", most, " is not allowed; ",
-                                                 calls.what, ", which take up to ", LargestCallBytes(c),
+                                                 calls.what, ", which take up to ", bytes,
                                                  " bytes where all are as long as they may be"));
 }
 
@@ -73,8 +90,6 @@ Calls InRollout(const RunConfig& c, const Calls& calls) {
           absl::StrCat(c.agent().processes(), " episodes (agent.processes) ask for a sequence at the same time each")};
 }
 
-bool LearnsFromRows(const RunConfig& c) { return c.has_sft() || c.has_preference(); }
-
 // Of a run that learns from rows.
 Calls CallsOfRows(const RunConfig& c) {
   const int64_t rows = c.train().train_batch_size();
@@ -97,19 +112,7 @@ int64_t MostSequencesOfStep(const RunConfig& c) {
 }
 
 int64_t LargestCallBytes(const RunConfig& c) {
-  const auto bytes_of = [](int64_t sequences, double bytes_of_each) {
-    const double bytes = static_cast<double>(sequences) * (bytes_of_each + kBytesPerSequence);
-    return static_cast<int64_t>(std::clamp(bytes, 0.0, static_cast<double>(int64_t{1} << 50)));
-  };
-  if (LearnsFromRows(c)) {
-    const int max_len = TrainerOf(c, ProgramOfRun(c) == Program::kRewardModel ? "critic" : "actor").max_len();
-    return bytes_of(CallsOfRows(c).sequences, max_len * kBytesPerToken);
-  }
-  const double tokens = static_cast<double>(LongestSequence(c));
-  const bool has_texts =
-      std::ranges::any_of(c.reward().source(), [](const RewardSource& source) { return source.token_rewards(); });
-  const double texts = has_texts ? c.rollout().generate_max_len() * kBytesPerTokenText : 0;
-  return bytes_of(MostSequencesOfStep(c), tokens * kBytesPerToken + texts);
+  return BytesOf(c, LearnsFromRows(c) ? CallsOfRows(c).sequences : MostSequencesOfStep(c));
 }
 
 absl::Status CheckCallSizes(const RunConfig& c, int64_t evaluated) {
@@ -121,7 +124,7 @@ absl::Status CheckCallSizes(const RunConfig& c, int64_t evaluated) {
                                        service == "scorer"    ? most
                                        : service == "rollout" ? InRollout(c, most)
                                                               : step));
-    if (service != "rollout") QUARTET_RETURN_IF_ERROR(CheckBytes(c, service, step));
+    if (service != "rollout") QUARTET_RETURN_IF_ERROR(CheckBytes(c, service, service == "scorer" ? most : step));
   }
   return absl::OkStatus();
 }
@@ -130,7 +133,8 @@ absl::Status CheckEvaluationCalls(const RunConfig& c, int64_t evaluated) {
   const Calls calls = CallsOfEvaluation(evaluated);
   QUARTET_RETURN_IF_ERROR(CheckWaiting(c, InRollout(c, calls)));
   QUARTET_RETURN_IF_ERROR(CheckItems(c, "rollout", InRollout(c, calls)));
-  return CheckItems(c, "scorer", calls);
+  QUARTET_RETURN_IF_ERROR(CheckItems(c, "scorer", calls));
+  return CheckBytes(c, "scorer", calls);
 }
 
 absl::Status CheckRowCalls(const RunConfig& c) {

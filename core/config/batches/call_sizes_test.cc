@@ -96,6 +96,9 @@ TEST(CallSizes, OfAnEvaluationAreThoseOfItsPrompts) {
   EXPECT_THAT(refused({"rollout.max_waiting=1", "rollout.max_num_seqs=8"}),
               HasSubstr("an evaluation generates 10 sequences"));
   EXPECT_THAT(refused({"services.scorer.max_call_items=9"}), HasSubstr("services.scorer.max_call_items: 9"));
+  EXPECT_THAT(refused({"services.scorer.max_call_bytes=100000"}),
+              HasSubstr("services.scorer.max_call_bytes: 100000 is not allowed; an evaluation generates 10 sequences"));
+  EXPECT_EQ(refused({"services.rollout.max_call_bytes=100000"}), "") << "which answers one at a time";
 }
 
 }  // namespace
