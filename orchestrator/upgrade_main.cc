@@ -45,16 +45,16 @@ std::string ProgramsIn(const std::string& bundle) {
   return std::filesystem::is_directory(inside, error) ? inside : bundle;
 }
 
-// Whether what a run that `holder` works for sees under `folder` is what is seen here.
-bool IsSeenHere(const std::string& folder, const std::string& holder) {
+// Whether a run that `holder` works for does so on this host.
+bool IsHere(const std::string& holder) {
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
-  std::error_code error;
-  return std::filesystem::is_directory(folder, error) || absl::StrContains(holder, absl::StrCat(" on ", host, ","));
+  return absl::StrContains(holder, absl::StrCat(" on ", host, ","));
 }
 
 // What the run is to be asked for, one after the other. INVALID_ARGUMENT: the flags do not fit it.
-absl::StatusOr<std::vector<ControlRequest>> RequestsOf(const UpgradeFlags& flags, const RunStatus& run) {
+absl::StatusOr<std::vector<ControlRequest>> RequestsOf(const UpgradeFlags& flags, const RunStatus& run,
+                                                       Cancellation& cancellation) {
   if (run.holder.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("no run goes on in ", flags.run_dir));
   }
@@ -69,8 +69,13 @@ absl::StatusOr<std::vector<ControlRequest>> RequestsOf(const UpgradeFlags& flags
   std::vector<ControlRequest> requests;
   for (const std::string& service : flags.service == "all" && !has.empty() ? has : std::vector{flags.service}) {
     if (!has.empty() && config.ok()) QUARTET_RETURN_IF_ERROR(CheckCanBeReplaced(has, *config, service));
-    if (!programs.empty() && service != "all" && IsSeenHere(programs, run.holder)) {
+    std::error_code error;
+    if (!programs.empty() && service != "all" &&
+        (IsHere(run.holder) || std::filesystem::is_directory(programs, error))) {
       QUARTET_RETURN_IF_ERROR(CheckHasPrograms(service, programs));
+    }
+    if (!programs.empty() && service != "all" && IsHere(run.holder)) {
+      QUARTET_RETURN_IF_ERROR(CheckRunsHere(service, programs, [&] { return cancellation.status(); }));
     }
     requests.push_back({.id = "",
                         .action = flags.hold      ? "hold"
@@ -124,9 +129,9 @@ int Main(int argc, char** argv) {
           "(train.max_upgrade_diff_mean); else the old one comes back.\n"
           "\nExit codes: 0 once the run goes on with all that were to be replaced; 1 where one was not, and the "
           "run\ngoes on as it was; 2 for a wrong flag, a "
-          "service that the run does not have or whose program the\nbundle lacks, or where the folder is no run's; "
-          "130, 143 and 129 after "
-          "SIGINT, SIGTERM and SIGHUP.\n",
+          "service that the run does not have or whose program the\nbundle lacks or does not run here, or where the "
+          "folder is no "
+          "run's; 130, 143 and 129 after SIGINT, SIGTERM and SIGHUP.\n",
       .check = [&]() -> absl::Status {
         if (flags.run_dir.empty()) {
           return absl::InvalidArgumentError("--run_dir is not given; it names the run's folder");
@@ -154,10 +159,10 @@ int Main(int argc, char** argv) {
       }};
   if (const auto code = ReadCommandLine(argc, argv, line)) return *code;
   const absl::StatusOr<RunStatus> run = ReadRunStatus(flags.run_dir);
-  const absl::StatusOr<std::vector<ControlRequest>> requests =
-      run.ok() ? RequestsOf(flags, *run) : absl::StatusOr<std::vector<ControlRequest>>(run.status());
   Cancellation cancellation;
   InterruptWatch interrupts(&cancellation);
+  const absl::StatusOr<std::vector<ControlRequest>> requests =
+      run.ok() ? RequestsOf(flags, *run, cancellation) : absl::StatusOr<std::vector<ControlRequest>>(run.status());
   const absl::Status status = requests.ok() ? Ask(flags, *run, *requests, cancellation) : requests.status();
   // What a run that was asked finds wrong is no wrong flag.
   if (!status.ok() && !absl::IsCancelled(status)) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "orchestrator/upgrades/program_version.h"
 
 namespace quartet {
 
@@ -43,6 +44,12 @@ absl::Status CheckHasPrograms(const std::string& service, const std::string& fol
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckRunsHere(const std::string& service, const std::string& folder,
+                           const std::function<absl::Status()>& proceed) {
+  const absl::Status status = ReadProgramVersion(absl::StrCat(folder, "/", service, "/", service), proceed).status();
+  return absl::IsFailedPrecondition(status) ? absl::InvalidArgumentError(status.message()) : status;
 }
 
 }  // namespace quartet

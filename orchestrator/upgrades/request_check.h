@@ -1,6 +1,7 @@
 // What is wrong with a request to replace a service before a run is asked for it.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,5 +17,10 @@ absl::Status CheckCanBeReplaced(const std::vector<std::string>& services, const 
 // That the programs of `service` are in `folder`, that of an unpacked bundle, as this host sees it, and may be
 // executed. INVALID_ARGUMENT names the one that is not.
 absl::Status CheckHasPrograms(const std::string& service, const std::string& folder);
+
+// That the program of `service` in `folder` runs on this host (ReadProgramVersion). INVALID_ARGUMENT says what it does
+// instead.
+absl::Status CheckRunsHere(const std::string& service, const std::string& folder,
+                           const std::function<absl::Status()>& proceed);
 
 }  // namespace quartet

@@ -51,5 +51,24 @@ TEST(RequestCheck, NamesTheProgramThatABundleLacksOrThatCannotBeExecuted) {
   EXPECT_EQ(error(scratch.path()), "");
 }
 
+TEST(RequestCheck, NamesAProgramThatDoesNotRunHere) {
+  const ScratchFolder scratch;
+  const auto status = [&](const std::string& text) {
+    scratch.Write("scorer/scorer", text);
+    fs::permissions(scratch.path() + "/scorer/scorer", fs::perms::owner_all);
+    return CheckRunsHere("scorer", scratch.path(), absl::OkStatus);
+  };
+  EXPECT_TRUE(status("#!/bin/sh\necho quartet 0.2.0, wire protocol 6\n").ok());
+  // Of another machine; for want of a library; killed by an instruction that the CPU lacks.
+  for (const std::string text : {"\x7f"
+                                 "ELF\2\1\1",
+                                 "#!/nowhere/sh\n", "#!/bin/sh\nexit 127\n", "#!/bin/sh\nkill -ILL $$\n"}) {
+    const absl::Status refused = status(text);
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr(scratch.path() + "/scorer/scorer is no program of Quartet's that runs on this host"));
+  }
+}
+
 }  // namespace
 }  // namespace quartet
