@@ -315,13 +315,17 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
   return config;
 }
 
+std::string ConfigPath(const ModelConfig& config, const std::string& folder) {
+  return absl::StrCat(config.lora.has_value() ? config.lora->base_folder : folder, "/config.json");
+}
+
 absl::Status CheckLengthInWindow(const ModelConfig& config, const std::string& folder, std::string_view field,
                                  int64_t length) {
   if (!config.sliding_window.has_value() || length <= *config.sliding_window) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      std::string(field), " is ", length, "; at most ", *config.sliding_window, " is allowed, since ", folder,
-      "/config.json has layers that attend through a sliding_window of that length (", kDefaultSlidingWindow,
-      " where the key is absent), which is supported for sequences within it alone"));
+      std::string(field), " is ", length, "; at most ", *config.sliding_window, " is allowed, since ",
+      ConfigPath(config, folder), " has layers that attend through a sliding_window of that length (",
+      kDefaultSlidingWindow, " where the key is absent), which is supported for sequences within it alone"));
 }
 
 absl::Status CheckHead(const ModelConfig& config, const std::string& folder, HeadKind head) {
@@ -332,7 +336,7 @@ absl::Status CheckHead(const ModelConfig& config, const std::string& folder, Hea
                      "): adapters of a critic or a reward model; here a language model is wanted"));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(folder, "/config.json: architectures names a model with a scalar head (", config.scalar_head,
+      absl::StrCat(ConfigPath(config, folder), ": architectures names a model with a scalar head (", config.scalar_head,
                    ".weight), a critic or a reward model; here a language model is wanted, \"",
                    std::string(FindFamily(config.model_type)->causal_lm), "\""));
 }

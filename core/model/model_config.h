@@ -51,8 +51,8 @@ struct BlockSpec {
 
 // Low-rank adapters of a folder as PEFT writes it: what is added to products of a model that stays as it is.
 struct AdapterConfig {
-  std::string base_folder;            // the model's
-  std::optional<uint64_t> base_hash;  // HashBaseWeights of it (core/model/adapter_base.h)
+  std::string base_folder;            // the model's, absolute
+  std::optional<uint64_t> base_hash;  // HashBase of it (core/model/adapter_base.h)
   int64_t r = 0;
   double alpha = 0;
   bool use_rslora = false;
@@ -61,7 +61,7 @@ struct AdapterConfig {
   bool are_new = false;              // drawn, so that they add nothing yet: there is no folder of them
   bool has_head = false;             // they bring a scalar head, whole
   double dropout = 0;                // that the folder was trained with; there is none here
-  std::string json;                  // adapter_config.json as read
+  std::string json;                  // adapter_config.json as read, with an absolute path of the model
 };
 
 struct ModelConfig {
@@ -101,6 +101,9 @@ struct ModelConfig {
 // transformers' configuration class. INVALID_ARGUMENT names the file, the field, its value and what is allowed;
 // architectures and RoPE variants that are not supported are refused by name.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder);
+
+// The file that says what `config`, read of `folder`, does: there, or of adapters in their model's folder.
+std::string ConfigPath(const ModelConfig& config, const std::string& folder);
 
 // INVALID_ARGUMENT where the model of `folder`, read as `config`, would attend through a window within `length` tokens.
 // `field` is the option that allows sequences of that length. Whoever runs a model checks its longest sequence.

@@ -9,8 +9,8 @@ absl::Status CheckLengthInPositions(const ModelConfig& config, const std::string
   if (length > config.max_position_embeddings) {
     return absl::InvalidArgumentError(
         absl::StrCat(std::string(field), " is ", length, "; at most ", config.max_position_embeddings,
-                     " is allowed, the max_position_embeddings of ", folder,
-                     "/config.json (unless it is set, it is data.prompt_max_len + rollout.generate_max_len)"));
+                     " is allowed, the max_position_embeddings of ", ConfigPath(config, folder),
+                     " (unless it is set, it is data.prompt_max_len + rollout.generate_max_len)"));
   }
   return CheckLengthInWindow(config, folder, field, length);
 }

@@ -44,9 +44,9 @@ absl::Status ExampleMaker::ReadEnd() {
   for (const int64_t id : options_.model_end_ids) ends_.insert(static_cast<int32_t>(id));
   if (!options_.end_token.has_value()) {
     if (options_.model_end_ids.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(options_.model_folder,
-                       "/config.json: eos_token_id is missing; answers could not be ended: set it, or ", option));
+      return absl::InvalidArgumentError(absl::StrCat(
+          options_.model_folder,
+          ": the config.json of the model has no eos_token_id, and answers could not be ended: set it, or ", option));
     }
     end_token_ = static_cast<int32_t>(options_.model_end_ids.front());
   } else if (!options_.end_token->empty()) {

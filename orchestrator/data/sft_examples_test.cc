@@ -89,8 +89,9 @@ TEST_F(SftExamplesTest, EndInTheTokenThatTheOptionNamesUnlessTheyEndAlready) {
   EXPECT_THAT(shown("no token", {}),
               HasSubstr("sft.end_token: \"no token\" is no token of the vocabulary of /models/m; allowed: "));
   config_.mutable_sft()->clear_end_token();
-  EXPECT_THAT(std::string(Load(line, ByteTokenizer(), {}).status().message()),
-              AllOf(HasSubstr("/models/m/config.json: eos_token_id is missing"), HasSubstr("sft.end_token")));
+  EXPECT_THAT(
+      std::string(Load(line, ByteTokenizer(), {}).status().message()),
+      AllOf(HasSubstr("/models/m: the config.json of the model has no eos_token_id"), HasSubstr("sft.end_token")));
   EXPECT_EQ(Shown((*Load(line, ByteTokenizer(), {'!', '?'}))[0]), "ab<xy!>");
 }
 

@@ -48,7 +48,7 @@ absl::StatusOr<LoadedModel> LoadModel(const RolloutConfig& options, const RankCo
   if (model_options.vocabulary > config.vocab_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("the tokenizer has ", model_options.vocabulary, " token ids, but vocab_size in ",
-                     options.pretrain(), "/config.json is ", config.vocab_size, "; allowed: at least as many"));
+                     ConfigPath(config, options.pretrain()), " is ", config.vocab_size, "; allowed: at least as many"));
   }
   const int64_t vocabulary = model_options.vocabulary > 0 ? model_options.vocabulary : config.vocab_size;
   RolloutConfig with_length = options;

@@ -37,7 +37,7 @@ absl::StatusOr<int64_t> ReadVocabulary(const std::string& model_folder, const Mo
   if (tokenizer->vocab_size() <= config.vocab_size) return tokenizer->vocab_size();
   return absl::InvalidArgumentError(absl::StrCat(
       "tokenizer of another vocabulary size than the model: ", path, " has ", tokenizer->vocab_size(),
-      " token ids, but vocab_size in ", folder, "/config.json is ", config.vocab_size,
+      " token ids, but vocab_size in ", ConfigPath(config, model_folder), " is ", config.vocab_size,
       "; the model needs at least as many as the tokenizer. Use the tokenizer that the model was trained with."));
 }
 
