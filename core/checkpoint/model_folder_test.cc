@@ -148,7 +148,7 @@ TEST_F(ModelFolder, OfAdaptersSaysWhichModelsTheyAreAndHowTheirTokenizerIsRead) 
   };
   EXPECT_EQ(written({}),
             (std::set<std::string>{"adapter_base.json", "adapter_config.json", "adapter_model.safetensors"}));
-  EXPECT_EQ(json_of("adapter_base.json"), nlohmann::json({{"base_weights_hash", "0000000000000abc"}}));
+  EXPECT_EQ(json_of("adapter_base.json"), nlohmann::json({{"base_hash", "0000000000000abc"}}));
 
   const std::string named = R"({"tokenizer_class":  "PreTrainedTokenizerFast"})";
   written({{"tokenizer.json", "{}"}, {"tokenizer_config.json", named}});

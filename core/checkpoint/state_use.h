@@ -20,10 +20,10 @@ inline constexpr char kAverageKind[] = "ema";
 absl::Status CheckGoesOnFrom(const StateManifest& manifest, const std::string& folder, std::string_view optimizer,
                              bool has_average, const std::string& section);
 
-// That adapters which are trained belong to the model that the state's do, by its weights, and are added to it times
-// the same. INVALID_ARGUMENT names the folders of both, and the hashes, or the factors. OK of whole models, and where
-// the state does not say it.
+// That the state is of what is trained: of a whole model, or of adapters of the same rank and the same products, which
+// are added times the same to the same model. INVALID_ARGUMENT names the option, in the section `section`, what it is
+// and what the state has. What the state does not say is not held against it.
 absl::Status CheckStateOfSameAdapters(const StateManifest& manifest, const std::string& folder,
-                                      const std::optional<AdapterConfig>& adapters);
+                                      const std::optional<AdapterConfig>& adapters, const std::string& section);
 
 }  // namespace quartet

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
@@ -25,7 +26,6 @@ namespace {
 constexpr std::string_view kProducts[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
                                           "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
                                           "mlp.down_proj"};
-constexpr std::string_view kAllLinear = "all-linear";
 // PEFT saves whatever a sequence classifier's head may be called; "score" it is in all classes here.
 constexpr std::string_view kOtherHead = "classifier";
 constexpr std::string_view kPrefix = "base_model.model.";
@@ -92,11 +92,11 @@ absl::StatusOr<bool> ReadHasHead(const ConfigFields& fields) {
   return std::ranges::any_of(*modules, [](const nlohmann::json& module) { return module == kScalarHead; });
 }
 
+std::string ShortName(std::string_view product) { return std::string(product.substr(product.find('.') + 1)); }
+
 // Which products have adapters: a name stands for every module whose path it is or ends.
 absl::StatusOr<std::vector<std::string>> ReadTargets(const ConfigFields& fields, int64_t layers) {
-  const auto short_name = [](std::string_view product) { return std::string(product.substr(product.find('.') + 1)); };
-  std::vector<std::string> names;
-  for (const std::string_view product : kProducts) names.push_back(short_name(product));
+  const std::vector<std::string>& names = AdapterTargets();
   const std::string allowed = absl::StrCat("it must be \"", std::string(kAllLinear), "\" or a list of ",
                                            absl::StrJoin(names, ", "), "; in all layers or in none");
   const nlohmann::json* targets = fields.Find("target_modules");
@@ -125,10 +125,10 @@ absl::StatusOr<std::vector<std::string>> ReadTargets(const ConfigFields& fields,
       }
       count += is_target ? 1 : 0;
     }
-    if (count == layers) found.push_back(short_name(product));
+    if (count == layers) found.push_back(ShortName(product));
     if (count != 0 && count != layers) {
       return fields.Error("target_modules",
-                          absl::StrCat(allowed, ", but ", short_name(product), " is named in ", count, " of ", layers));
+                          absl::StrCat(allowed, ", but ", ShortName(product), " is named in ", count, " of ", layers));
     }
   }
   if (!unknown.empty())
@@ -152,6 +152,19 @@ absl::StatusOr<AdapterConfig> ReadLora(const ConfigFields& fields, int64_t layer
 // Where the options stand by which a model with that head is trained by adapters.
 const char* OptionsOf(HeadKind head) { return head == HeadKind::kScalar ? "critic.lora." : "actor.lora."; }
 
+constexpr auto kReplaced = nlohmann::ordered_json::error_handler_t::replace;  // of text that is not UTF-8
+
+std::string Written(const nlohmann::ordered_json& object) {
+  return object.dump(2, ' ', /*ensure_ascii=*/false, kReplaced) + "\n";
+}
+
+// The text of an adapter_config.json, which is an object, with another base.
+std::string WithBase(const std::string& text, const std::string& base) {
+  auto object = nlohmann::ordered_json::parse(text);
+  object[kBaseModel] = base;
+  return Written(object);
+}
+
 // adapter_config.json of new adapters of the model in `base`, as PEFT writes it for a model with that head.
 std::string NewAdapterJson(const LoraOptions& lora, const std::string& base, const std::vector<std::string>& targets,
                            HeadKind head) {
@@ -170,21 +183,22 @@ std::string NewAdapterJson(const LoraOptions& lora, const std::string& base, con
       {"target_modules", targets},
       {"task_type", scalar ? "SEQ_CLS" : "CAUSAL_LM"},
       {"use_rslora", lora.use_rslora}};
-  return object.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return Written(object);
 }
 
-// Of the options, where `layers` blocks have them.
-absl::StatusOr<AdapterConfig> NewAdapters(const LoraOptions& lora, const std::string& base, int64_t layers,
+// Of the options, of the model in `folder`.
+absl::StatusOr<AdapterConfig> NewAdapters(const LoraOptions& lora, const std::string& folder, const ModelConfig& model,
                                           HeadKind head) {
   nlohmann::json object = {{"r", lora.r}, {"lora_alpha", lora.alpha}, {"use_rslora", lora.use_rslora}};
   const bool all = lora.targets.empty() || (lora.targets.size() == 1 && lora.targets.front() == kAllLinear);
   object["target_modules"] = all ? nlohmann::json(kAllLinear) : nlohmann::json(lora.targets);
   QUARTET_ASSIGN_OR_RETURN(AdapterConfig adapters,
-                           ReadLora(ConfigFields(object, /*file=*/"", OptionsOf(head)), layers));
+                           ReadLora(ConfigFields(object, /*file=*/"", OptionsOf(head)), model.num_hidden_layers));
+  const std::string base = ResolveUserPath(folder);
   adapters.are_new = true;
   adapters.has_head = head == HeadKind::kScalar;
   adapters.base_folder = base;
-  adapters.base_hash = HashBaseWeights(base);
+  adapters.base_hash = HashBase(base, model);
   adapters.json = NewAdapterJson(lora, base, adapters.targets, head);
   return adapters;
 }
@@ -223,6 +237,15 @@ ParameterSpec MakeFactor(const ParameterSpec& weight, const std::string& module,
 
 }  // namespace
 
+const std::vector<std::string>& AdapterTargets() {
+  static const auto& names = *new std::vector<std::string>([] {
+    std::vector<std::string> all;
+    for (const std::string_view product : kProducts) all.push_back(ShortName(product));
+    return all;
+  }());
+  return names;
+}
+
 bool IsAdapterFolder(const std::string& folder) {
   std::error_code error;
   return std::filesystem::exists(AdapterConfigPath(folder), error);
@@ -236,23 +259,24 @@ absl::StatusOr<ModelConfig> ReadAdaptedConfig(const std::string& folder) {
   const ConfigFields fields(object, path);
   QUARTET_RETURN_IF_ERROR(CheckValues(fields));
   QUARTET_RETURN_IF_ERROR(CheckOthersOff(object, fields));
-  QUARTET_ASSIGN_OR_RETURN(const std::string base, fields.String(kBaseModel, ""));
+  QUARTET_ASSIGN_OR_RETURN(const std::string named, fields.String(kBaseModel, ""));
+  const std::string base = ResolveUserPath(named);
   std::error_code error;
   if (!std::filesystem::is_directory(base, error)) {
     return absl::NotFoundError(
-        absl::StrCat(path, ": ", kBaseModel, " is ", Quoted(base, kLongestPath),
+        absl::StrCat(path, ": ", kBaseModel, " is ", Quoted(named, kLongestPath),
                      "; it must be the folder of the model that the adapters belong to. Names of a model hub are not "
                      "resolved: download the model and write its folder there. Where the model has moved, write where "
                      "it is now (of adapters in a checkpoint, into a copy of them)"));
   }
   if (IsAdapterFolder(base)) return fields.Error(kBaseModel, "it must be a model, not adapters as well");
-  const std::optional<uint64_t> base_hash = HashBaseWeights(base);
-  QUARTET_RETURN_IF_ERROR(CheckAdapterBase(folder, base, base_hash));
   QUARTET_ASSIGN_OR_RETURN(ModelConfig config, Prefixed(absl::StrCat(path, ": ", kBaseModel), ReadModelConfig(base)));
+  const std::optional<uint64_t> base_hash = HashBase(base, config);
+  QUARTET_RETURN_IF_ERROR(CheckAdapterBase(folder, base, base_hash));
   QUARTET_ASSIGN_OR_RETURN(config.lora, ReadLora(fields, config.num_hidden_layers));
   config.lora->base_folder = base;
   config.lora->base_hash = base_hash;
-  config.lora->json = std::move(text);
+  config.lora->json = base == named ? std::move(text) : WithBase(text, base);
   if (config.lora->has_head) config.head = HeadKind::kScalar;
   return config;
 }
@@ -261,7 +285,7 @@ absl::StatusOr<ModelConfig> ReadTrainedConfig(const std::string& folder, const s
                                               HeadKind head) {
   QUARTET_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(folder));
   if (!lora.has_value()) return config;
-  QUARTET_ASSIGN_OR_RETURN(AdapterConfig adapters, NewAdapters(*lora, folder, config.num_hidden_layers, head));
+  QUARTET_ASSIGN_OR_RETURN(AdapterConfig adapters, NewAdapters(*lora, folder, config, head));
   if (!config.lora.has_value()) {
     config.lora = std::move(adapters);
     return config;
@@ -308,6 +332,13 @@ ParameterLayout MakeTrainedLayout(const ModelConfig& config, HeadKind head) {
 AdapterPart PartOf(const ParameterSpec& parameter) {
   if (parameter.in_block == BlockTensor::kCount) return AdapterPart::kHead;
   return parameter.name.find(kFactorA) != std::string::npos ? AdapterPart::kA : AdapterPart::kB;
+}
+
+std::string ProductOfA(std::string_view tensor) {
+  const size_t end = tensor.rfind(kFactorA);
+  if (end == std::string_view::npos) return "";
+  const std::string_view module = tensor.substr(0, end);
+  return std::string(module.substr(module.rfind('.') + 1));
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenAdapters(const std::string& folder,

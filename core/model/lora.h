@@ -23,8 +23,14 @@ bool IsAdapterFolder(const std::string& folder);
 // What ReadModelConfig reads of a folder of adapters. INVALID_ARGUMENT names the file, the field, its value and what is
 // allowed. What is not known to be the arithmetic above is refused: a field of adapter_config.json that is neither read
 // here nor known to be without effect has to be off. So are adapters of another model than their base's folder has now
-// (core/model/adapter_base.h). NOT_FOUND where base_model_name_or_path is no folder.
+// (core/model/adapter_base.h). NOT_FOUND where base_model_name_or_path, of which a relative one starts where the user
+// is, is no folder.
 absl::StatusOr<ModelConfig> ReadAdaptedConfig(const std::string& folder);
+
+// All products of a block, as target_modules has it.
+inline constexpr std::string_view kAllLinear = "all-linear";
+// Their names, in the order of a block.
+const std::vector<std::string>& AdapterTargets();
 
 // Adapters that a model is to be trained with.
 struct LoraOptions {
@@ -56,6 +62,9 @@ ParameterLayout MakeTrainedLayout(const ModelConfig& config, HeadKind head);
 // the model's at first.
 enum class AdapterPart { kA, kB, kHead };
 AdapterPart PartOf(const ParameterSpec& parameter);
+
+// The product, "q_proj" and so on, of which the tensor of that name is the A; "" of other tensors.
+std::string ProductOfA(std::string_view tensor);
 
 // The tensors of a folder of adapters. INVALID_ARGUMENT where it has one that `layout` has no place for.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenAdapters(const std::string& folder,

@@ -42,7 +42,7 @@ TEST(LoraConfig, OfAFolderOfAdaptersIsReadWithItsModelsConfig) {
   EXPECT_EQ(config->model_type, "llama");
   EXPECT_EQ(config->vocab_size, 101);
   ASSERT_TRUE(config->lora.has_value());
-  EXPECT_EQ(config->lora->base_folder, "core/model/testdata/llama");
+  EXPECT_EQ(config->lora->base_folder, std::filesystem::absolute("core/model/testdata/llama").string());
   EXPECT_EQ(config->lora->r, 8);
   EXPECT_EQ(config->lora->scale, 2);
   EXPECT_EQ(config->lora->dropout, 0.1);
@@ -202,7 +202,9 @@ TEST(ReadTrainedConfig, GivesAModelNewAdaptersWhoseFileReadsAsThey) {
   const auto read = ReadModelConfig(folder);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_FALSE(read->lora->are_new);
-  EXPECT_EQ(read->lora->base_folder, llama);
+  const std::string absolute = std::filesystem::absolute(llama);
+  EXPECT_EQ(read->lora->base_folder, absolute);
+  EXPECT_EQ(json::parse(config->lora->json).at("base_model_name_or_path"), absolute);
   EXPECT_EQ(read->lora->r, 4);
   EXPECT_EQ(read->lora->scale, 4);
   EXPECT_EQ(read->lora->targets, config->lora->targets);
@@ -259,9 +261,9 @@ class AdapterBase : public testing::Test {
 
 TEST_F(AdapterBase, OfOtherWeightsUnderTheSamePathIsRefusedWithBothHashesAndTheWayOut) {
   WriteBaseFile();
-  const uint64_t was = *HashBaseWeights(Path("base"));
+  const uint64_t was = *HashBase(Path("base"), *ReadModelConfig(Path("base")));
   WriteModel("base", 8);
-  const uint64_t is = *HashBaseWeights(Path("base"));
+  const uint64_t is = *HashBase(Path("base"), *ReadModelConfig(Path("base")));
   EXPECT_THAT(Error(), AllOf(HasSubstr(Path("adapters")), HasSubstr("is in " + Path("base") + " now"),
                              HasSubstr(absl::StrFormat("%016x", was)), HasSubstr(absl::StrFormat("%016x", is)),
                              HasSubstr("base_model_name_or_path of adapter_config.json"),
@@ -283,9 +285,45 @@ TEST_F(AdapterBase, OfTheSameWeightsIsTakenWhereverTheyAreAndHoweverOld) {
   EXPECT_EQ(Error(), "");
 }
 
+TEST_F(AdapterBase, OfAnotherArithmeticUnderTheSamePathIsRefused) {
+  WriteBaseFile();
+  const json was = json::parse(scratch_.Read("base/config.json"));
+  const auto error_with = [&](const std::string& field, const json& value) {
+    json config = was;
+    config[field] = value;
+    scratch_.Write("base/config.json", config.dump());
+    return Error();
+  };
+  for (const auto& [field, value] : std::vector<std::pair<std::string, json>>{
+           {"rope_theta", 50000}, {"rms_norm_eps", 0.01}, {"num_key_value_heads", was.at("num_attention_heads")}}) {
+    EXPECT_NE(was.at(field), value) << field;
+    EXPECT_THAT(error_with(field, value), HasSubstr("is in " + Path("base") + " now")) << field;
+  }
+  for (const auto& [field, value] :
+       std::vector<std::pair<std::string, json>>{{"transformers_version", "9"}, {"max_position_embeddings", 9999}}) {
+    EXPECT_EQ(error_with(field, value), "") << field;
+  }
+}
+
+TEST_F(AdapterBase, OfARelativePathIsNamedByAnAbsoluteOne) {
+  json config = AdapterConfigOf(Path("adapters"));
+  config["base_model_name_or_path"] = std::filesystem::relative(Path("base")).string();
+  scratch_.Write("adapters/adapter_config.json", config.dump());
+  const auto read = ReadModelConfig(Path("adapters"));
+  ASSERT_TRUE(read.ok()) << read.status();
+  // As a checkpoint has it, which is read wherever one is.
+  EXPECT_EQ(std::filesystem::weakly_canonical(read->lora->base_folder),
+            std::filesystem::weakly_canonical(Path("base")));
+  json written = json::parse(read->lora->json);
+  EXPECT_EQ(written.at("base_model_name_or_path"), read->lora->base_folder);
+  EXPECT_TRUE(std::filesystem::path(read->lora->base_folder).is_absolute());
+  written["base_model_name_or_path"] = config["base_model_name_or_path"];
+  EXPECT_EQ(written, config) << "all else is as it was";
+}
+
 TEST_F(AdapterBase, IsWrittenInSixteenHexadecimalDigits) {
-  for (const char* text : {"{}", "[]", "{\"base_weights_hash\": 5}", "{\"base_weights_hash\": \"00ff\"}",
-                           "{\"base_weights_hash\": \"0123456789abcdeg\"}"}) {
+  for (const char* text :
+       {"{}", "[]", "{\"base_hash\": 5}", "{\"base_hash\": \"00ff\"}", "{\"base_hash\": \"0123456789abcdeg\"}"}) {
     scratch_.Write("adapters/adapter_base.json", text);
     EXPECT_THAT(Error(), HasSubstr(Path("adapters/adapter_base.json"))) << text;
   }

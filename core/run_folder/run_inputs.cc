@@ -42,7 +42,7 @@ std::map<std::string, uint64_t> HashModel(const std::string& folder) {
   if (const auto weights = HashWeights(folder)) hashes["weights"] = *weights;
   if (IsAdapterFolder(folder)) {
     const absl::StatusOr<ModelConfig> model = ReadAdaptedConfig(folder);
-    if (model.ok() && model->lora->base_hash) hashes["base weights"] = *model->lora->base_hash;
+    if (model.ok() && model->lora->base_hash) hashes["base weights or config.json"] = *model->lora->base_hash;
   }
   for (const char* name : kCompanions) {
     if (const auto text = ReadFile(absl::StrCat(folder, "/", name)); text.ok()) hashes[name] = HashBytes(*text);

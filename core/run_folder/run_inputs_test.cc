@@ -212,8 +212,9 @@ TEST_F(RunInputsTest, OfAdaptersHaveTheWeightsOfTheirModel) {
   write(7);
   EXPECT_THAT(ChangesSince(before), IsEmpty());
   write(8);
-  EXPECT_THAT(ChangesSince(before), ElementsAre(AllOf(HasSubstr("reference.pretrain: "),
-                                                      HasSubstr("/adapters has other base weights than"))));
+  EXPECT_THAT(ChangesSince(before),
+              ElementsAre(AllOf(HasSubstr("reference.pretrain: "),
+                                HasSubstr("/adapters has other base weights or config.json than"))));
 }
 
 TEST_F(RunInputsTest, HaveTheChatTemplateOfAFileOfItsOwn) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <system_error>
@@ -190,7 +191,7 @@ absl::Status CheckTakesWeightsOf(const TrainerConfig& actor, const ModelUse& use
         use.option, RefuseAdapters(model, use.folder, "a rollout that takes a whole actor's weights is a model")));
   }
   if (trained.vocab_size == model.vocab_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(use.option, ": vocab_size in ", use.folder, "/config.json is ",
+  return absl::InvalidArgumentError(absl::StrCat(use.option, ": vocab_size in ", ConfigPath(model, use.folder), " is ",
                                                  model.vocab_size, ", and that of actor.pretrain, ", actor.pretrain(),
                                                  ", is ", trained.vocab_size,
                                                  "; they must be equal, since the rollout takes the actor's weights"));
@@ -306,9 +307,12 @@ absl::Status CheckLoadedState(const RunConfig& config, const std::string& sectio
   QUARTET_RETURN_IF_ERROR(Prefixed(absl::StrCat(section, ".load_checkpoint"), state.status()));
   const StateManifest& manifest = (*state)->manifest();
   QUARTET_RETURN_IF_ERROR(CheckGoesOnFrom(manifest, folder, trainer.optim(), trainer.ema_decay() > 0, section));
-  if (!manifest.base_hash.has_value() && !manifest.adapter_scale.has_value()) return absl::OkStatus();
-  QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadTrainedModel(section, trainer));
-  return Prefixed(absl::StrCat(section, ".load_checkpoint"), CheckStateOfSameAdapters(manifest, folder, model.lora));
+  std::optional<AdapterConfig> adapters;
+  if (trainer.has_lora()) {
+    QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadTrainedModel(section, trainer));
+    adapters = std::move(model.lora);
+  }
+  return CheckStateOfSameAdapters(manifest, folder, adapters, section);
 }
 
 absl::Status CheckModelFolder(const std::string& option, const std::string& folder) {

@@ -29,7 +29,7 @@ absl::Status CheckReferenceIsClear(const RunConfig& config);
 absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>& services, bool launch);
 
 // That the trainer of `section`, "actor" or "critic", can go on from the training state that its load_checkpoint names,
-// if it names one: with the optimizer of `config` and its average of the weights. Errors name the option.
+// if it names one: with the optimizer of `config`, its average of the weights and its adapters. Errors name the option.
 absl::Status CheckLoadedState(const RunConfig& config, const std::string& section);
 
 // That a batch is not larger than all `prompts` prompts, so that it would have to repeat some.

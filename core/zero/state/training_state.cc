@@ -183,6 +183,7 @@ absl::Status CheckFits(TrainableModel& model, const std::string& folder, const S
   const auto refuse = [&folder](const std::string& what) {
     return absl::InvalidArgumentError(absl::StrCat(folder, " is not of this model: ", what));
   };
+  QUARTET_RETURN_IF_ERROR(CheckStateOfSameAdapters(manifest, folder, model.model().config().lora, section));
   int64_t parameters = 0;
   for (const ParameterGroup& group : model.trained().layout().groups) {
     for (const ParameterSpec& parameter : group.parameters) {
@@ -203,7 +204,6 @@ absl::Status CheckFits(TrainableModel& model, const std::string& folder, const S
   const bool has_average =
       std::any_of(state.begin(), state.end(), [](const NamedState& part) { return part.name == kAverageKind; });
   QUARTET_RETURN_IF_ERROR(CheckGoesOnFrom(manifest, folder, model.optimizer().name(), has_average, section));
-  QUARTET_RETURN_IF_ERROR(CheckStateOfSameAdapters(manifest, folder, model.model().config().lora));
   for (const NamedState& part : state) {
     if (reader.FindKind(part.name) < 0) {
       return absl::InvalidArgumentError(absl::StrCat(
