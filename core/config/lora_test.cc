@@ -32,6 +32,20 @@ TEST(ActorLora, IsThereWhereAnyOfItIsSaid) {
   EXPECT_NE(LoraError({"actor.lora.alpha=0"}).find("actor.lora.alpha: 0 is not allowed"), std::string::npos);
 }
 
+TEST(ActorLora, NamesItsProductsInOneWay) {
+  const auto targets = [](const std::string& value) {
+    const auto named = LoraLoaded({"critic.lora.r=8", "critic.lora.target_modules=" + value}).critic().lora();
+    return std::vector<std::string>(named.target_modules().begin(), named.target_modules().end());
+  };
+  using Names = std::vector<std::string>;
+  for (const std::string all : {"", "all-linear", "down_proj,up_proj,gate_proj,o_proj,v_proj,k_proj,q_proj"}) {
+    EXPECT_EQ(targets(all), Names{"all-linear"}) << all;
+  }
+  EXPECT_EQ(targets("v_proj,q_proj,v_proj"), (Names{"q_proj", "v_proj"}));
+  EXPECT_EQ(targets("mlp.up_proj,q_proj"), (Names{"mlp.up_proj", "q_proj"}));
+  EXPECT_EQ(targets("q_proj,lm_head"), (Names{"q_proj", "lm_head"})) << "which is refused where the model is known";
+}
+
 TEST(ActorLora, LearnsTenTimesAsFastWhereNothingIsSaid) {
   EXPECT_EQ(LoraLoaded({"actor.lora.r=8"}).actor().learning_rate(), 1e-5);
   EXPECT_EQ(LoraLoaded({"actor.lora.r=8"}).critic().learning_rate(), 9e-6);

@@ -11,4 +11,8 @@ namespace quartet {
 // Nothing where the trainer trains a whole model.
 std::optional<LoraOptions> LoraOf(const TrainerConfig& trainer);
 
+// Names the products in one way, so that whoever says the same in other words says it alike: "all-linear" where they
+// are all, also where none is named, else each once, in the order of a block. Names that are paths stay as they are.
+void SettleTargets(LoraConfig* lora);
+
 }  // namespace quartet

@@ -85,6 +85,7 @@ TEST(Continuation, IsOfTheSameProgramAndOfAdaptersOfTheSameShape) {
               AllOf(HasSubstr("actor.lora.r: 4 -> 8: the run in /runs/a"), Not(HasSubstr("allow_changed_run"))));
   EXPECT_THAT(error(of_sft({}), of_sft({"actor.lora.r=8", anyway[0], anyway[1]})), HasSubstr("nothing -> "));
   EXPECT_EQ(error(of_sft({"actor.lora.r=8"}), of_sft({"actor.lora.r=8", anyway[0]})), "");
+  EXPECT_EQ(error(of_sft({"actor.lora.r=8"}), of_sft({"actor.lora.r=8", "actor.lora.target_modules=all-linear"})), "");
   EXPECT_THAT(error(With({"critic.lora.r=4"}), With({"critic.lora.r=8", anyway[0], anyway[1]})),
               HasSubstr("critic.lora.r: 4 -> 8: the run in "));
   EXPECT_THAT(error(With({"critic.lora.r=4"}), With(anyway)), HasSubstr("critic.lora.alpha: 32 -> nothing"));

@@ -140,7 +140,7 @@ TEST_F(CheckInputsTest, TakesAdaptersThatAreToBeTrained) {
     const absl::Status status = CheckInputs(config_, services, /*launch=*/true);
     EXPECT_TRUE(status.ok()) << status;
   }
-  config_.mutable_actor()->mutable_lora()->add_target_modules("lm_head");
+  config_.mutable_actor()->mutable_lora()->set_target_modules(0, "lm_head");
   EXPECT_THAT(Error(),
               StartsWith("actor.lora.target_modules is [\"lm_head\"]; it must be \"all-linear\" or a list of"));
   config_.mutable_actor()->clear_lora();
@@ -150,7 +150,7 @@ TEST_F(CheckInputsTest, TakesAdaptersThatAreToBeTrained) {
     const absl::Status status = CheckInputs(config_, services, /*launch=*/true);
     EXPECT_TRUE(status.ok()) << status;
   }
-  config_.mutable_critic()->mutable_lora()->add_target_modules("score");
+  config_.mutable_critic()->mutable_lora()->set_target_modules(0, "score");
   EXPECT_THAT(Error(), StartsWith("critic.lora.target_modules is [\"score\"]; it must be"));
 }
 
@@ -467,6 +467,10 @@ TEST_F(CheckInputsTest, NamesTheOptionWithWhichATrainingStateCannotBeGoneOnFrom)
   config_.mutable_actor()->set_optim("adam");
   config_.mutable_actor()->set_ema_decay(0.5);
   EXPECT_THAT(Error(), AllOf(StartsWith("actor.ema_decay: only 0 is allowed"), HasSubstr("(it has master)")));
+  config_.mutable_actor()->set_ema_decay(0);
+  config_.mutable_actor()->mutable_lora();
+  ASSERT_TRUE(ResolveRunConfig(&config_, "").ok());
+  EXPECT_THAT(Error(), AllOf(StartsWith("actor.lora: a value is not allowed"), HasSubstr("which is of a whole model")));
 }
 
 TEST_F(CheckInputsTest, NamesTheOptionsOfFilesThatAreNotThere) {

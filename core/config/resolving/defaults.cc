@@ -20,6 +20,7 @@
 #include "core/config/placement.h"
 #include "core/config/services.h"
 #include "core/field_rules/field_rules.h"
+#include "core/model/lora_options.h"
 #include "core/rl/options/estimators.h"
 #include "core/rl/options/policy_losses.h"
 
@@ -201,6 +202,9 @@ std::vector<const Need*> FillDefaults(Program program, RunConfig* c) {
   FillTrainer(*c, max_len, c->mutable_critic());
   ReferenceConfig* f = c->mutable_reference();
   const bool lora = c->actor().has_lora();
+  for (TrainerConfig* trainer : {c->mutable_actor(), c->mutable_critic()}) {
+    if (trainer->has_lora()) SettleTargets(trainer->mutable_lora());
+  }
   if (!lora) QUARTET_DEFAULT_TEXT(f, pretrain, c->actor().pretrain());
   QUARTET_DEFAULT_TEXT(f, dtype, c->actor().dtype());
   QUARTET_DEFAULT(f, max_tokens_per_micro_batch, c->actor().max_tokens_per_micro_batch());
