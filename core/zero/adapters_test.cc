@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -132,6 +133,28 @@ TEST(Adapters, ThatLackATensorAreRefusedOnEveryRank) {
     const absl::Status status = ShardedModel::Load(folder, InFp32(3), &group, &ledger).status();
     EXPECT_NE(status.message().find("down_proj.lora_A.weight is missing"), std::string::npos) << status;
   });
+}
+
+// Else the first step's gradient is none, as if it had gone too far.
+TEST(Adapters, AndModelsWithNumbersThatAreNotFiniteAreRefused) {
+  const fs::path folder = FreshFolder("not_finite"), base = FreshFolder("not_finite_base");
+  fs::copy(kScored + "llama_lora", folder);
+  fs::copy(ReadModelConfig(folder)->lora->base_folder, base);
+  for (const fs::path& file : {folder / "adapter_model.safetensors", base / "model.safetensors"}) {
+    fs::permissions(file, fs::perms::owner_write, fs::perm_options::add);
+    std::fstream weights(file, std::ios::in | std::ios::out | std::ios::binary);
+    weights.seekp(-4, std::ios::end);
+    weights.write("\xff\xff\xff\xff", 4);  // NaN, of the last tensor
+    ASSERT_TRUE(weights.good());
+  }
+  for (const fs::path& model : {folder, base}) {
+    RunRanks(2, [&](ProcessGroup& group) {
+      Ledger ledger;
+      const absl::Status status = ShardedModel::Load(model, InFp32(3), &group, &ledger).status();
+      EXPECT_THAT(std::string(status.message()),
+                  testing::AllOf(testing::HasSubstr(model.string()), testing::HasSubstr("that are not finite")));
+    });
+  }
 }
 
 const char* const kTrained[] = {"llama_lora", "qwen2_tied_lora", "olmo2_lora"};

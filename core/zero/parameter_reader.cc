@@ -1,6 +1,7 @@
 #include "core/zero/parameter_reader.h"
 
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/sum.h>
 
 #include <algorithm>
 #include <cmath>
@@ -64,7 +65,13 @@ absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& para
       QUARTET_RETURN_IF_ERROR(reader.ReadRange(parameter.name, begin, part.count, data));
       if (hash != nullptr) hash->sum += HashElements(data, info.dtype, hash->first_position + begin, part.count);
     }
-    out.narrow(0, done, part.numel()).copy_(at::from_blob(bytes.data(), {part.numel()}, at::TensorOptions(dtype)));
+    const at::Tensor values = at::from_blob(bytes.data(), {part.numel()}, at::TensorOptions(dtype));
+    // One that is not makes the sum so.
+    if (!std::isfinite(at::sum(values, at::kDouble).item<double>())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, " has numbers that are not finite (NaN or infinity): no model computes with them"));
+    }
+    out.narrow(0, done, part.numel()).copy_(values);
     done += part.numel();
   }
   return absl::OkStatus();

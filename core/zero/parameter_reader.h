@@ -19,7 +19,8 @@ struct ReadHash {
 };
 
 // Reads the elements of `piece`, and no others, into `out` (flat, of piece.count elements, any type and device). Errors
-// name file and tensor: missing, other shape, unsupported type. Adds them to `hash`, where it is given.
+// name file and tensor: missing, other shape, unsupported type, numbers that are not finite. Adds them to `hash`, where
+// it is given.
 absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& parameter, const FlatPiece& piece,
                        const at::Tensor& out, ReadHash* hash = nullptr);
 

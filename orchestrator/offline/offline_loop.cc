@@ -128,8 +128,12 @@ class OfflineLoop {
     const int64_t end = train.max_steps() > 0 ? whole : std::min(whole, rows_ * train.num_episodes());
     QUARTET_ASSIGN_OR_RETURN(const OfflineStep done, method_.Step(step, learning_rate, begin, end - begin));
     if (done.skipped || !std::isfinite(done.loss)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("step ", step + 1, ": the gradient is not finite; lower ", plan_.model, ".learning_rate"));
+      // Before the first optimizer step no rate has been of any effect.
+      const std::string why = optimizer_steps_ == 0
+                                  ? ", before anything was learned: the model's answers to these rows "
+                                    "are no numbers; try another model, or dtype \"fp32\""
+                                  : absl::StrCat("; lower ", plan_.model, ".learning_rate");
+      return absl::FailedPreconditionError(absl::StrCat("step ", step + 1, ": the gradient is not finite", why));
     }
     ++optimizer_steps_;
     rows_taken_ = end;
