@@ -22,6 +22,7 @@
 #include "core/comm/store/local_store.h"
 #include "core/command_line/command_line.h"
 #include "core/data/json.h"
+#include "core/errors/exceptions.h"
 #include "core/memory/ledger.h"
 #include "core/model/vocabulary_head.h"
 #include "core/training/engine/model_folder_check.h"
@@ -53,7 +54,7 @@ Reads JSONL {"ids": [...]} and writes, in order, {"log_probs": [...]}: one per t
                  "lines are computed together up to N tokens; changes speed and memory alone (4096)",
                  AtLeast(int64_t{1}, &flags->batch_tokens)}},
       .after =
-          "\nExit codes: 0 all lines done, 1 a line or the model is wrong (the message says which), 2 wrong flags.\n",
+          "\nExit codes: 0 all lines done, 2 a flag, line or model is wrong (the message says which), 1 all else.\n",
       .check =
           [flags] {
             if (!flags->model.empty()) return absl::OkStatus();
@@ -157,15 +158,7 @@ absl::Status Run(const Flags& flags) {
 int Main(int argc, char** argv) {
   Flags flags;
   if (const auto code = ReadCommandLine(argc, argv, LogProbsCommandLine(&flags))) return *code;
-  absl::Status status;
-  try {
-    status = Run(flags);
-  } catch (const std::exception& e) {
-    status = absl::InternalError(e.what());
-  }
-  if (status.ok()) return 0;
-  std::cerr << "log_probs: " << status.message() << "\n";
-  return 1;
+  return Finish("log_probs", CatchAll([&] { return Run(flags); }));
 }
 
 }  // namespace

@@ -26,6 +26,7 @@
 #include "core/base/status_macros.h"
 #include "core/checkpoint/model_folder.h"
 #include "core/command_line/command_line.h"
+#include "core/errors/exceptions.h"
 #include "core/model/lora.h"
 #include "core/model/scalar_head_check.h"
 #include "core/safetensors/reader.h"
@@ -67,7 +68,8 @@ which part of the update (by its norm) rounding has lost: on average over the pr
                 {"to", "DIR", "must not exist; appears whole or not at all", UserPath(&flags->to)},
                 {"dtype", "TYPE", "of what is written: fp32, bf16 or fp16 (that of the model the adapters belong to)",
                  OneOf<std::optional<Type>>({{"fp32", kFp32}, {"bf16", kBf16}, {"fp16", kFp16}}, &flags->dtype)}},
-      .after = "\nExit codes: 0 done, 1 no folder was made (the message says why), 2 wrong flags.\n",
+      .after =
+          "\nExit codes: 0; 2 for wrong flags or models, 1 for all else (the message says why), without a folder.\n",
       .check =
           [flags] {
             for (const auto& [flag, value] : {std::pair{"--model", &flags->model}, {"--to", &flags->to}}) {
@@ -233,16 +235,8 @@ int Main(int argc, char** argv) {
   Flags flags;
   if (const auto code = ReadCommandLine(argc, argv, MergeLoraCommandLine(&flags))) return *code;
   const c10::NoGradGuard no_grad;
-  absl::StatusOr<nlohmann::ordered_json> told = absl::UnknownError("");
-  try {
-    told = Merge::Run(flags);
-  } catch (const std::exception& e) {
-    told = absl::InternalError(e.what());
-  }
-  if (!told.ok()) {
-    std::cerr << "merge_lora: " << told.status().message() << "\n";
-    return 1;
-  }
+  const absl::StatusOr<nlohmann::ordered_json> told = CatchAll([&] { return Merge::Run(flags); });
+  if (!told.ok()) return Finish("merge_lora", told.status());
   std::cout << told->dump() << "\n";
   if (told->at("changed") == 0) {
     std::cerr << "merge_lora: warning: the adapters add nothing to the products of the model that they belong to\n";

@@ -52,7 +52,7 @@ output beside it is the other.
                 {"skip_special_tokens", "", "leaves special tokens out of decoded text",
                  Switch(&options->skip_special_tokens)}},
       .after =
-          "\nExit codes: 0 all lines done, 1 a line or the model is wrong (the message says which), 2 wrong flags.\n",
+          "\nExit codes: 0 all lines done, 2 a flag, line or model is wrong (the message says which), 1 all else.\n",
       .check = [options]() -> absl::Status {
         if (options->model.empty()) return absl::InvalidArgumentError("--model=DIR is missing");
         if (options->decode && (options->chat || options->no_special_tokens)) {
@@ -113,8 +113,6 @@ int main(int argc, char** argv) {
   quartet::Options options;
   if (const auto code = quartet::ReadCommandLine(argc, argv, quartet::TokenizeCommandLine(&options))) return *code;
   const absl::Status status = quartet::Run(options);
-  if (status.ok()) return 0;
   std::cout.flush();
-  std::cerr << "tokenize: " << status.message() << "\n";
-  return 1;
+  return quartet::Finish("tokenize", status);
 }
