@@ -62,6 +62,7 @@ std::string KeyOf(const RunConfig& config, const std::string& service, int rank,
     }
   }
   if (service != "rollout") {
+    relevant.clear_eval();
     RolloutConfig& shape = *relevant.mutable_rollout();
     shape.Clear();
     shape.set_rollout_batch_size(config.rollout().rollout_batch_size());

@@ -414,6 +414,26 @@ TEST(Plan, ATensorParallelRankHasItsShareOfWeightsAndOfEachTokensCache) {
   EXPECT_THAT(std::string(RunRankDry(uneven, "rollout", 0, {}).status().message()), HasSubstr("num_attention_heads"));
 }
 
+TEST(Plan, CountsTheAnswersOfAnEvaluation) {
+  const auto activations = [model = NewModel()](const std::vector<std::string>& overrides) {
+    std::vector<std::string> all = {"rollout.max_num_seqs=64", "rollout.max_num_batched_tokens=64"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    const auto use = RunRankDry(Config(model, all), "rollout", 0, {});
+    EXPECT_TRUE(use.ok()) << use.status();
+    return use->device().categories;
+  };
+  const std::string eval = "eval.data=/held_out.jsonl";
+  const auto batch_of = [&](int sequences) {
+    return activations({absl::StrCat("rollout.rollout_batch_size=", sequences)});
+  };
+  const std::string small = "rollout.rollout_batch_size=8";
+  EXPECT_NE(batch_of(128), batch_of(8));
+  EXPECT_EQ(activations({small, eval}), batch_of(128)) << "as many as run at once: its rows are not known";
+  EXPECT_EQ(activations({small, eval, "eval.max_samples=20", "eval.n_samples_per_prompt=2", "eval.temperature=1"}),
+            batch_of(40));
+  EXPECT_EQ(activations({small, eval, "eval.max_samples=4"}), batch_of(8)) << "fewer than a step's";
+}
+
 TEST(Plan, OfSeveralEnginesEachHasItsPartOfTheBatch) {
   const auto plan = [model = NewModel()](const std::vector<std::string>& overrides) {
     std::vector<std::string> all = {"rollout.tensor_parallel_size=2", "rollout.rollout_batch_size=64",

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/batches/updates.h"
+#include "core/config/eval_sets.h"
 #include "core/config/run_config.h"
 #include "core/hardware/cores.h"
 #include "core/hardware/meta_device.h"
@@ -204,6 +206,19 @@ int64_t SentInStep(const RunConfig& config, double engines, int64_t running, int
                               sequences * answer * drawn);
 }
 
+// Sequences that a rollout has at once at most: a step's, or those of the largest held-out set, which is taken
+// to have as many rows as may be used of it.
+int64_t SequencesAtOnce(const RunConfig& config) {
+  int64_t sequences =
+      std::max<int64_t>(SequencesPerBatch(config),
+                        int64_t{config.rollout().over_sampling_batch_size()} * config.rollout().n_samples_per_prompt());
+  for (const EvalSet& set : EvalSets(config)) {
+    const int64_t prompts = set.max_samples() > 0 ? set.max_samples() : std::numeric_limits<int32_t>::max();
+    sequences = std::max(sequences, prompts * set.n_samples_per_prompt());
+  }
+  return sequences;
+}
+
 // Loads, generates one token for as many sequences as run at once, in forwards that are as large as they can be, takes
 // new weights, and generates again.
 absl::StatusOr<RankUse> RunRollout(const RunConfig& config, const RankContext& context, const GpuRoom& room) {
@@ -215,7 +230,7 @@ absl::StatusOr<RankUse> RunRollout(const RunConfig& config, const RankContext& c
       RolloutEngine::Load(options, context, &ledger, /*tokenizer=*/nullptr,
                           {.bytes = room.memory_bytes, .other_bytes = room.outside_tensors}, LoraOf(config.actor())));
   const int64_t engines = context.world_size / options.tensor_parallel_size();
-  const int64_t sequences = CeilDivide(SequencesPerBatch(config), engines);
+  const int64_t sequences = CeilDivide(SequencesAtOnce(config), engines);
   const int64_t running = std::min<int64_t>({sequences, options.max_num_seqs(), options.max_num_batched_tokens()});
   const int64_t length =
       std::min<int64_t>(config.data().prompt_max_len(), CeilDivide(options.max_num_batched_tokens(), running));
