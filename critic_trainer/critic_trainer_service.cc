@@ -11,6 +11,7 @@
 #include "core/config/services.h"
 #include "core/model/model_config.h"
 #include "core/rl/options/token_arrays.h"
+#include "core/service/reported_fields.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/training/batch/batch_check.h"
@@ -28,7 +29,7 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
                        int64_t vocabulary)
       : config_(config),
         context_(context),
-        calls_("critic", "critic", config.critic(), config.run_dir(), ServiceFields(config, context.service),
+        calls_("critic", "critic", config.critic(), config.run_dir(), ReportedFields(config, context.service),
                HeadKind::kScalar, model, vocabulary, context, group) {}
 
   grpc::Service* grpc_service() override { return this; }

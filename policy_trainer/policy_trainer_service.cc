@@ -20,6 +20,7 @@
 #include "core/model/parameter_layout.h"
 #include "core/model/strided_range.h"
 #include "core/rl/options/policy_losses.h"
+#include "core/service/reported_fields.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/training/calls/leader_calls.h"
@@ -47,7 +48,7 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
         group_(group),
         layout_(MakeTrainedLayout(model, HeadKind::kVocabulary)),
         lora_scale_(model.lora.has_value() ? std::optional(model.lora->scale) : std::nullopt),
-        calls_("policy", "actor", config.actor(), config.run_dir(), ServiceFields(config, context.service),
+        calls_("policy", "actor", config.actor(), config.run_dir(), ReportedFields(config, context.service),
                HeadKind::kVocabulary, model, vocabulary, context, group) {
     RegisterTyped<PublishCall, PublishedPart>(
         group, kPublish, RankGroup::Kind::kIndependent,

@@ -36,6 +36,7 @@
 #include "core/model/lora_options.h"
 #include "core/model/model_config.h"
 #include "core/service/ranks/group/leader_status.h"
+#include "core/service/reported_fields.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
 #include "core/service/rpc/replay_guard.h"
@@ -65,7 +66,7 @@ class RolloutService final : public RankService,
       : config_(config),
         context_(context),
         group_(group),
-        leader_(group, context.service, kRolloutLoading, ServiceFields(config, context.service)),
+        leader_(group, context.service, kRolloutLoading, ReportedFields(config, context.service)),
         // A run that trains no policy has no updates.
         worker_(config_.rollout(), !config_.actor().pretrain().empty(), context, group, std::move(credentials)),
         dispatcher_({.ranks = context.world_size,

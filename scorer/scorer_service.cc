@@ -21,6 +21,7 @@
 #include "core/rank/rank_info.h"
 #include "core/rewards/labels/labels.h"
 #include "core/service/ranks/group/leader_status.h"
+#include "core/service/reported_fields.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/stream_io.h"
@@ -65,7 +66,7 @@ class ScorerService final : public RankService, public Scorer::Service {
         context_(context),
         group_(group),
         leader_(group, context.service, "the scorer is still loading its models",
-                ServiceFields(config, context.service)),
+                ReportedFields(config, context.service)),
         vocabularies_(std::move(models.vocabularies)),
         reference_batching_{
             .limit = config.reference().max_tokens_per_micro_batch() > 0

@@ -16,6 +16,7 @@
 #include "core/config/batches/call_sizes.h"
 #include "core/config/field_paths.h"
 #include "core/config/services.h"
+#include "core/service/reported_fields.h"
 #include "core/version/version.h"
 
 namespace quartet {
@@ -50,7 +51,7 @@ bool AreOnePath(const std::string& a, const std::string& b) {
 
 // "run_dir is "/a" there and "/b" here", one for each field of the service that differs from the run's.
 std::vector<std::string> Differences(const ServiceInfo& info, const RunConfig& config) {
-  std::map<std::string, std::string> here = ServiceFields(config, info.service());
+  std::map<std::string, std::string> here = ReportedFields(config, info.service());
   std::map<std::string, std::string> there(info.configuration().begin(), info.configuration().end());
   std::map<std::string, std::string> all = here;
   all.insert(there.begin(), there.end());
@@ -59,6 +60,8 @@ std::vector<std::string> Differences(const ServiceInfo& info, const RunConfig& c
     if (config.train().load_checkpoint() && absl::EndsWith(field, ".load_checkpoint")) continue;
     const std::string &ours = here[field], &theirs = there[field];
     if (ours == theirs || AreOnePath(ours, theirs)) continue;
+    // A file that is not seen on both hosts, or whose hash an earlier build does not tell.
+    if (IsFileHash(field) && (ours.empty() || theirs.empty())) continue;
     // A reference that this run does not ask for, as an evaluation of what a run trains.
     if (ours.empty() && info.service() == "scorer" &&
         (absl::StartsWith(field, "reference.") || field == "actor.micro_rollout_batch_size")) {

@@ -1,0 +1,47 @@
+#include "orchestrator/clients/handshake.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/base/testing/scratch_folder.h"
+#include "core/service/reported_fields.h"
+#include "orchestrator/clients/service_clients.h"
+#include "orchestrator/testing/fake_services.h"
+
+namespace quartet {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int32_t kVocabulary = 128;  // of the fake services
+
+// One path may be another folder on the trainer's host, or have been one when the trainer was started.
+TEST(Handshake, RefusesATrainerThatHasReadAnotherConfigOfTheModel) {
+  const ScratchFolder scratch;
+  scratch.Write("config.json", "{\"rope_theta\": 10000}");
+  FakeServices services;
+  const RunConfig config = services.MakeConfig(scratch.path(), 1);
+  std::string field = "actor.pretrain/config.json", value = ReportedFields(config, "policy_trainer").at(field);
+  services.spoil_info = [&](ServiceInfo* info) {
+    if (info->service() == "policy_trainer" && !value.empty()) (*info->mutable_configuration())[field] = value;
+  };
+  services.SetConfiguration(config);
+  Cancellation cancellation;
+  Services clients = ConnectServices(config, &cancellation).value();
+  const auto shake = [&] { return ShakeHands(clients, config, kVocabulary, [](const auto&, const auto&) {}).status(); };
+  EXPECT_TRUE(shake().ok()) << shake();
+  const std::string was = value;
+  value = "of the hash 0123456789abcdef";
+  EXPECT_EQ(shake().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(shake().message()),
+              HasSubstr(field + " is of the hash 0123456789abcdef there and " + was + " here"));
+  value = "";
+  EXPECT_TRUE(shake().ok()) << "a build that does not tell it";
+  field = "actor.pretrain/other.json", value = was;
+  EXPECT_TRUE(shake().ok()) << "a file that is not seen here";
+}
+
+}  // namespace
+}  // namespace quartet
