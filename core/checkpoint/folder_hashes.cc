@@ -1,12 +1,7 @@
 #include "core/checkpoint/folder_hashes.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <system_error>
@@ -14,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
+#include "core/data/input_file.h"
 #include "core/errors/exceptions.h"
 
 namespace quartet {
@@ -29,21 +24,13 @@ constexpr size_t kPartBytes = size_t{1} << 20;
 constexpr size_t kMostThreads = 8;
 
 absl::StatusOr<FileHash> HashFile(const std::string& path, const std::function<absl::Status()>& proceed) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // NONBLOCK: a pipe must not hang us
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be opened"));
-  const absl::Cleanup close_fd = [fd] { close(fd); };
+  QUARTET_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
   FileHash result;
   std::string part(kPartBytes, '\0');
   for (;;) {
     if (proceed) QUARTET_RETURN_IF_ERROR(proceed());
-    size_t filled = 0;  // parts are whole but for the last, so that the hash is that of the bytes
-    while (filled < part.size()) {
-      const ssize_t n = read(fd, part.data() + filled, part.size() - filled);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return absl::UnavailableError(absl::StrCat(path, ": cannot be read: ", strerror(errno)));
-      if (n == 0) break;
-      filled += static_cast<size_t>(n);
-    }
+    // Parts are whole but for the last, so that the hash is that of the bytes.
+    QUARTET_ASSIGN_OR_RETURN(const size_t filled, file.ReadAt(result.bytes, part.size(), part.data()));
     if (filled == 0) return result;
     result.hash = HashBytes(std::string_view(part).substr(0, filled), result.hash);
     result.bytes += filled;

@@ -1,11 +1,6 @@
 #include "core/data/json.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <limits>
 #include <optional>
 #include <type_traits>
@@ -13,12 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/data/open_file.h"
+#include "core/data/input_file.h"
 #include "core/errors/shown.h"
 
 namespace quartet {
@@ -279,23 +273,13 @@ absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, s
 }
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes) {
-  QUARTET_ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path));
-  absl::Cleanup closer = [fd] { close(fd); };
-  struct stat info;
-  if (fstat(fd, &info) != 0) return absl::UnavailableError(absl::StrCat(path, ": fstat: ", strerror(errno)));
-  if (info.st_size > max_bytes) {
+  QUARTET_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+  if (file.bytes() > static_cast<uint64_t>(max_bytes)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", info.st_size, " bytes long; at most ", max_bytes, " are allowed"));
+        absl::StrCat(path, ": ", file.bytes(), " bytes long; at most ", max_bytes, " are allowed"));
   }
-  std::string text(info.st_size, '\0');
-  size_t filled = 0;
-  while (filled < text.size()) {
-    const ssize_t n = read(fd, text.data() + filled, text.size() - filled);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return absl::UnavailableError(absl::StrCat(path, ": read: ", strerror(errno)));
-    if (n == 0) break;
-    filled += n;
-  }
+  std::string text(file.bytes(), '\0');
+  QUARTET_ASSIGN_OR_RETURN(const size_t filled, file.ReadAt(0, text.size(), text.data()));
   text.resize(filled);
   return text;
 }

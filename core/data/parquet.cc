@@ -21,7 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/data/open_file.h"
+#include "core/data/input_file.h"
 #include "core/errors/shown.h"
 
 namespace quartet {
@@ -304,9 +304,9 @@ class ArrowReader : public ParquetReader {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ParquetReader>> ParquetReader::Open(const std::string& path) {
-  QUARTET_ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path));
+  QUARTET_ASSIGN_OR_RETURN(InputFile opened, InputFile::Open(path));
   try {
-    auto input = arrow::io::ReadableFile::Open(fd);  // closes it
+    auto input = arrow::io::ReadableFile::Open(opened.Release());  // closes it
     if (!input.ok()) return absl::UnavailableError(absl::StrCat(path, ": ", ShownOnOneLine(input.status().message())));
     // Column chunks are read a buffer at a time, not whole.
     parquet::ReaderProperties properties;

@@ -81,7 +81,7 @@ TEST(Parquet, EndsWithTheErrorOfWhoTakesTheRows) {
 TEST(Parquet, NamesTheFileThatIsNone) {
   const std::string path = ::testing::TempDir() + "/none_" + std::to_string(getpid()) + ".parquet";
   EXPECT_EQ(ParquetReader::Open(path).status(),
-            absl::NotFoundError(path + ": cannot be opened: No such file or directory"));
+            absl::NotFoundError("cannot open " + path + ": No such file or directory"));
   for (const std::string content : {"", "{\"prompt\": \"x\"}\n", "PAR1"}) {
     std::ofstream(path) << content;
     const absl::Status status = ParquetReader::Open(path).status();

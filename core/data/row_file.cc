@@ -1,7 +1,6 @@
 #include "core/data/row_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,8 +15,8 @@
 #include "core/base/files.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
+#include "core/data/input_file.h"
 #include "core/data/json.h"
-#include "core/data/open_file.h"
 #include "core/data/parquet.h"
 
 namespace quartet {
@@ -28,19 +27,6 @@ constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr uint64_t kMaxRowBytes = uint64_t{64} << 20;
 
 bool IsBlank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
-
-// Reads `size` bytes at `offset`, or up to the end of the file; how many.
-absl::StatusOr<size_t> ReadAt(int fd, uint64_t offset, size_t size, char* to) {
-  size_t filled = 0;
-  while (filled < size) {
-    const ssize_t n = pread(fd, to + filled, size - filled, static_cast<off_t>(offset + filled));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return absl::UnavailableError(absl::StrCat("cannot be read: ", strerror(errno)));
-    if (n == 0) break;
-    filled += static_cast<size_t>(n);
-  }
-  return filled;
-}
 
 std::string ScratchFolder() {
   const char* folder = std::getenv("TMPDIR");
@@ -85,21 +71,17 @@ RowFile::RowFile(DataFile file, std::vector<RowKey> keys)
       source_(std::filesystem::path(file_.path).stem()),
       is_parquet_(absl::EndsWith(file_.path, ".parquet")) {}
 
-RowFile::~RowFile() {
-  if (fd_ >= 0) close(fd_);
-}
-
 absl::StatusOr<std::unique_ptr<RowFile>> RowFile::Open(const DataFile& file, const std::vector<RowKey>& keys,
                                                        int64_t max_rows) {
   std::unique_ptr<RowFile> rows(new RowFile(file, keys));
   absl::Status status;
   if (rows->is_parquet_) {
     status = rows->WriteRows(max_rows);
-  } else if (const absl::StatusOr<int> fd = OpenRegularFile(file.path); fd.ok()) {
-    rows->fd_ = *fd;
-    status = rows->IndexLines(*fd, max_rows);
+  } else if (absl::StatusOr<InputFile> opened = InputFile::Open(file.path); opened.ok()) {
+    rows->rows_file_ = *std::move(opened);
+    status = rows->IndexLines(max_rows);
   } else {
-    status = fd.status();
+    status = opened.status();
   }
   if (status.ok()) return rows;
   return absl::Status(
@@ -108,7 +90,7 @@ absl::StatusOr<std::unique_ptr<RowFile>> RowFile::Open(const DataFile& file, con
                    absl::IsNotFound(status) ? absl::StrCat("; relative paths start at ", ResolveUserPath(".")) : ""));
 }
 
-absl::Status RowFile::IndexLines(int fd, int64_t max_rows) {
+absl::Status RowFile::IndexLines(int64_t max_rows) {
   const auto wanted = max_rows > 0 ? static_cast<size_t>(max_rows) : SIZE_MAX;
   std::string chunk(kChunkBytes, '\0');
   uint64_t offset = 0;     // of the chunk in the file
@@ -133,9 +115,8 @@ absl::Status RowFile::IndexLines(int fd, int64_t max_rows) {
   };
   uint64_t rows_end = 0;
   while (begins_.size() < wanted) {
-    const absl::StatusOr<size_t> n = ReadAt(fd, offset, chunk.size(), chunk.data());
-    if (!n.ok()) return Prefixed(file_.path, n.status());
-    const std::string_view text(chunk.data(), *n);
+    QUARTET_ASSIGN_OR_RETURN(const size_t n, rows_file_.ReadAt(offset, chunk.size(), chunk.data()));
+    const std::string_view text(chunk.data(), n);
     size_t used = 0;
     while (used < text.size() && begins_.size() < wanted) {
       const size_t newline = text.find('\n', used);
@@ -150,7 +131,7 @@ absl::Status RowFile::IndexLines(int fd, int64_t max_rows) {
     }
     hash_ = HashBytes(text.substr(0, used), hash_);
     offset += text.size();
-    if (*n < chunk.size()) {  // the end of the file
+    if (n < chunk.size()) {  // the end of the file
       if (!blank && begins_.size() < wanted) {
         end_line(offset);
         rows_end = offset;
@@ -195,13 +176,13 @@ absl::Status RowFile::WriteRows(int64_t max_rows) {
   const std::string folder = ScratchFolder();
   absl::StatusOr<int> fd = MakeScratchFile(folder);
   if (!fd.ok()) return Prefixed(file_.path, fd.status());
-  fd_ = *fd;
+  rows_file_ = InputFile(*fd, absl::StrCat("its rows in ", folder));
   std::string buffer;
   uint64_t written = 0;
   const auto flush = [&] {
     hash_ = HashBytes(buffer, hash_);
     written += buffer.size();
-    const absl::Status status = WriteAll(fd_, buffer, folder);
+    const absl::Status status = WriteAll(*fd, buffer, folder);
     buffer.clear();
     return Prefixed(file_.path, status);
   };
@@ -225,7 +206,7 @@ absl::StatusOr<std::string> RowFile::Text(int64_t index) const {
     return absl::InvalidArgumentError(absl::StrCat("is ", size, " bytes long; at most ", kMaxRowBytes, " are allowed"));
   }
   std::string text(size, '\0');
-  QUARTET_ASSIGN_OR_RETURN(const size_t filled, ReadAt(fd_, begin, size, text.data()));
+  QUARTET_ASSIGN_OR_RETURN(const size_t filled, rows_file_.ReadAt(begin, size, text.data()));
   if (filled < size) return absl::UnavailableError("has become shorter since it was opened");
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   if (IsBlank(text)) return absl::InvalidArgumentError("is blank; blank lines are allowed at the end only");

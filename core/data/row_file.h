@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/data/input_file.h"
 #include "core/data/record.h"
 #include "core/data/row_blocks.h"
 
@@ -23,10 +24,6 @@ struct DataFile {
 // as JSON lines into a file without a name in $TMPDIR (else /tmp), which goes with this object. Immutable; thread safe.
 class RowFile {
  public:
-  ~RowFile();
-  RowFile(const RowFile&) = delete;
-  RowFile& operator=(const RowFile&) = delete;
-
   // At most the first `max_rows` rows (0 = all). A line is a row; blank ones at the end are not. NOT_FOUND says where
   // relative paths start; INVALID_ARGUMENT: no row, or a file of Parquet that is damaged or lacks a column that must be
   // there.
@@ -49,7 +46,7 @@ class RowFile {
  private:
   RowFile(DataFile file, std::vector<RowKey> keys);
 
-  absl::Status IndexLines(int fd, int64_t max_rows);
+  absl::Status IndexLines(int64_t max_rows);
   absl::Status WriteRows(int64_t max_rows);
   absl::StatusOr<std::string> Text(int64_t index) const;
   std::string Place(int64_t index) const;
@@ -61,7 +58,7 @@ class RowFile {
   const std::string source_;
   const bool is_parquet_;
   std::string columns_;  // of Parquet, for errors
-  int fd_ = -1;
+  InputFile rows_file_;
   std::vector<uint64_t> begins_;  // of each row; last, where the last row ends
   uint64_t hash_ = 0;
   RowBlocks blocks_;

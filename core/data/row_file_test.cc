@@ -156,11 +156,10 @@ TEST_F(RowFileTest, SaysHowLargeAFileWithoutRowsIs) {
 
 TEST_F(RowFileTest, SaysThatAFileIsNotThereAndWhereRelativePathsStart) {
   for (const std::string path : {"/nonexistent/file.jsonl", "/nonexistent/file.parquet"}) {
-    EXPECT_EQ(RowFile::Open({.path = path, .option = "data.file"}, {}).status(),
-              absl::NotFoundError("data.file: " + path +
-                                  ": cannot be opened: No such file or directory; relative paths "
-                                  "start at " +
-                                  std::filesystem::current_path().string()));
+    EXPECT_EQ(
+        RowFile::Open({.path = path, .option = "data.file"}, {}).status(),
+        absl::NotFoundError("data.file: cannot open " + path + ": No such file or directory; relative paths start at " +
+                            std::filesystem::current_path().string()));
   }
 }
 

@@ -1,14 +1,8 @@
 #include "core/safetensors/reader.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <limits>
 #include <optional>
 #include <set>
@@ -18,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
+#include "core/data/input_file.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
 
@@ -46,59 +41,14 @@ constexpr DtypeRow kDtypes[] = {
     {Dtype::kU8, "U8", 1},   {Dtype::kBool, "BOOL", 1},
 };
 
-// An open file, closed at the end of its scope.
-class File {
- public:
-  static absl::StatusOr<File> Open(const std::string& path) {
-    // NONBLOCK: a pipe in place of the file must not hang us.
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-      const std::string reason = absl::StrCat(path, ": cannot be opened: ", strerror(errno));
-      if (errno == ENOENT || errno == ENOTDIR) return absl::NotFoundError(reason);
-      return errno == EACCES ? absl::PermissionDeniedError(reason) : absl::UnavailableError(reason);
-    }
-    File file(fd, path);
-    struct stat info;
-    if (fstat(fd, &info) != 0) return absl::UnavailableError(absl::StrCat(path, ": fstat: ", strerror(errno)));
-    if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
-    file.bytes_ = info.st_size;
-    return file;
-  }
-  File(File&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), bytes_(other.bytes_) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (fd_ >= 0) close(fd_);
-  }
-
-  uint64_t bytes() const { return bytes_; }
-  const std::string& path() const { return path_; }
-
-  // Fills `out`; an error says `what` was being read.
-  absl::Status Read(uint64_t offset, uint64_t bytes, void* out, const std::string& what) const {
-    char* at = static_cast<char*>(out);
-    while (bytes > 0) {
-      const ssize_t n = pread(fd_, at, std::min<uint64_t>(bytes, 1 << 30), offset);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return absl::UnavailableError(absl::StrCat(path_, ": reading ", what, ": ", strerror(errno)));
-      if (n == 0) {
-        return absl::DataLossError(absl::StrCat(path_, ": ended at byte ", offset, " while reading ", what, "; it was ",
-                                                bytes_, " bytes long when it was opened"));
-      }
-      at += n;
-      offset += n;
-      bytes -= n;
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-  int fd_;
-  std::string path_;
-  uint64_t bytes_ = 0;
-};
+// Fills `out`; an error says `what` was being read.
+absl::Status ReadAll(const InputFile& file, uint64_t offset, uint64_t bytes, void* out, const std::string& what) {
+  absl::StatusOr<size_t> got = file.ReadAt(offset, bytes, out);
+  if (!got.ok()) return absl::Status(got.status().code(), absl::StrCat(got.status().message(), ", reading ", what));
+  if (*got == bytes) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(file.path(), ": ended at byte ", offset + *got, " while reading ", what,
+                                          "; it was ", file.bytes(), " bytes long when it was opened"));
+}
 
 std::optional<uint64_t> AsUnsigned(const json& value) {
   if (!value.is_number_unsigned()) return std::nullopt;
@@ -170,14 +120,14 @@ absl::StatusOr<TensorInfo> ParseTensor(const std::string& path, const std::strin
 }
 
 // The tensors of one file, with offsets from the file's begin, and the hash of its header.
-absl::StatusOr<std::map<std::string, TensorInfo>> ParseFile(const File& file, uint64_t* header_hash) {
+absl::StatusOr<std::map<std::string, TensorInfo>> ParseFile(const InputFile& file, uint64_t* header_hash) {
   const std::string& path = file.path();
   if (file.bytes() < kLengthBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": ", file.bytes(), " bytes long, too short for a safetensors file"));
   }
   uint64_t header_bytes;
-  QUARTET_RETURN_IF_ERROR(file.Read(0, kLengthBytes, &header_bytes, "the header's length"));
+  QUARTET_RETURN_IF_ERROR(ReadAll(file, 0, kLengthBytes, &header_bytes, "the header's length"));
   if (header_bytes > kMaxHeaderBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": claims a header of ", header_bytes, " bytes; at most ", kMaxHeaderBytes, " are allowed"));
@@ -188,7 +138,7 @@ absl::StatusOr<std::map<std::string, TensorInfo>> ParseFile(const File& file, ui
                                                    " bytes long; is it cut short?"));
   }
   std::string text(header_bytes, '\0');
-  QUARTET_RETURN_IF_ERROR(file.Read(kLengthBytes, header_bytes, text.data(), "the header"));
+  QUARTET_RETURN_IF_ERROR(ReadAll(file, kLengthBytes, header_bytes, text.data(), "the header"));
   *header_hash = HashBytes(text);
   QUARTET_ASSIGN_OR_RETURN(const json header, ParseJson(text, absl::StrCat(path, ": header"), kMaxHeaderDepth));
   if (!header.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": the header is not an object"));
@@ -271,7 +221,7 @@ std::string_view DtypeName(Dtype dtype) { return kDtypes[static_cast<int>(dtype)
 int64_t TensorInfo::numel() const { return static_cast<int64_t>(bytes) / DtypeSize(dtype); }
 
 struct CheckpointReader::Impl {
-  std::vector<File> files;
+  std::vector<InputFile> files;
   std::vector<uint64_t> header_hashes;
   mutable std::atomic<int64_t> bytes_read{0};
 };
@@ -305,7 +255,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
   }
 
   for (const std::string& name : names) {
-    absl::StatusOr<File> file = File::Open(absl::StrCat(folder, "/", name));
+    absl::StatusOr<InputFile> file = InputFile::Open(absl::StrCat(folder, "/", name));
     if (!file.ok()) {
       if (file_of_tensor.empty()) return file.status();
       return absl::Status(file.status().code(),
@@ -340,7 +290,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::OpenFile(const std::string& path) {
   std::unique_ptr<CheckpointReader> reader(new CheckpointReader);
-  QUARTET_ASSIGN_OR_RETURN(File file, File::Open(path));
+  QUARTET_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
   QUARTET_ASSIGN_OR_RETURN(reader->tensors_, ParseFile(file, &reader->impl_->header_hashes.emplace_back()));
   reader->files_.push_back(path);
   reader->impl_->files.push_back(std::move(file));
@@ -362,8 +312,8 @@ absl::Status CheckpointReader::ReadRange(const std::string& tensor, int64_t begi
                                               Quoted(tensor), " asked for; it has ", numel));
   }
   const uint64_t size = DtypeSize(info.dtype);
-  QUARTET_RETURN_IF_ERROR(impl_->files[info.file].Read(info.offset + begin * size, count * size, out,
-                                                       absl::StrCat("tensor ", Quoted(tensor))));
+  QUARTET_RETURN_IF_ERROR(ReadAll(impl_->files[info.file], info.offset + begin * size, count * size, out,
+                                  absl::StrCat("tensor ", Quoted(tensor))));
   impl_->bytes_read.fetch_add(static_cast<int64_t>(count * size), std::memory_order_relaxed);
   return absl::OkStatus();
 }
