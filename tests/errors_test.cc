@@ -313,7 +313,7 @@ TEST_F(Errors, AFullDiskIsNamed) {
 
 TEST_F(Errors, AnUnknownFlagIsNamed) {
   for (const char* program : {"orchestrator/orchestrator", "rollout/rollout", "policy_trainer/policy_trainer",
-                              "critic_trainer/critic_trainer", "scorer/scorer", "orchestrator/quickstart/quickstart",
+                              "critic_trainer/critic_trainer", "scorer/scorer", "quickstart/quickstart",
                               "orchestrator/sft", "orchestrator/dpo", "orchestrator/reward_model"}) {
     const auto outcome = harness_.Run(program, {"--rnaks=2"}, kLimit);
     ExpectFailed(outcome);

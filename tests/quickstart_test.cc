@@ -22,8 +22,7 @@ double MeanReward(const std::vector<nlohmann::json>& metrics, size_t begin, size
 TEST(Quickstart, LearnsItsTask) {
   ProcessHarness harness;
   const std::string run_dir = harness.Path("run");
-  const auto outcome =
-      harness.Run("orchestrator/quickstart/quickstart", {"--run_dir=" + run_dir, "--seed=1"}, absl::Minutes(10));
+  const auto outcome = harness.Run("quickstart/quickstart", {"--run_dir=" + run_dir, "--seed=1"}, absl::Minutes(10));
   ASSERT_TRUE(outcome.ended) << outcome.output;
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   for (const char* text : {"first example, as the model reads it: ", "first prompt, as the model reads it: ",
@@ -50,12 +49,12 @@ TEST(Quickstart, RefusesWhatCannotRunBeforeItMakesAnything) {
   ProcessHarness harness;
   const std::string run_dir = harness.Path("run");
   const auto outcome =
-      harness.Run("orchestrator/quickstart/quickstart", {"--run_dir=" + run_dir, "--page=nonsense"}, absl::Minutes(1));
+      harness.Run("quickstart/quickstart", {"--run_dir=" + run_dir, "--page=nonsense"}, absl::Minutes(1));
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_THAT(outcome.output, testing::HasSubstr("monitor.listen"));
   EXPECT_THAT(outcome.output, testing::HasSubstr("nonsense"));
   const auto taught =
-      harness.Run("orchestrator/quickstart/quickstart", {"--run_dir=" + run_dir, "--preset=distill"}, absl::Minutes(1));
+      harness.Run("quickstart/quickstart", {"--run_dir=" + run_dir, "--preset=distill"}, absl::Minutes(1));
   EXPECT_EQ(taught.exit_code, 2);
   EXPECT_THAT(taught.output, testing::HasSubstr("--preset=distill learns from a teacher"));
   EXPECT_FALSE(std::filesystem::exists(run_dir)) << "the next try finds it free";

@@ -3,7 +3,7 @@
 
     tools/check_metrics.py PROGRAMS
 
-PROGRAMS is the folder that bazel leaves programs in: orchestrator/orchestrator, orchestrator/quickstart/quickstart, which is ended
+PROGRAMS is the folder that bazel leaves programs in: orchestrator/orchestrator, quickstart/quickstart, which is ended
 once the model and the prompts to train on are there, and core/metrics/testing/libnvidia-ml.so.1, which stands for the library of a GPU's driver. Needs prometheus
 and promtool. The alerts fire as examples/monitoring/alerts_test.yml says. A run of the orchestrator with all services serves its figures on free ports; Prometheus scrapes them
 every second with the rules of examples/monitoring. Then: each endpoint was up and passes `promtool check metrics`; the rules pass
@@ -59,7 +59,7 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         start = work + '/start'
         with open(work + '/start.log', 'w') as log:
-            made = subprocess.Popen([programs + '/orchestrator/quickstart/quickstart', '--run_dir=' + start], stdout=log, stderr=log)
+            made = subprocess.Popen([programs + '/quickstart/quickstart', '--run_dir=' + start], stdout=log, stderr=log)
             while made.poll() is None and not os.path.exists(start + '/metrics.jsonl'):
                 time.sleep(0.1)
             made.send_signal(signal.SIGINT)

@@ -42,7 +42,7 @@ def check(name, found, wanted):
 class Check:
     def __init__(self, programs, folder, cluster):
         self.programs, self.folder, self.cluster = programs, folder, cluster
-        made = subprocess.run([programs / 'orchestrator/quickstart/quickstart', f'--run_dir={folder}/task'], capture_output=True, text=True)
+        made = subprocess.run([programs / 'quickstart/quickstart', f'--run_dir={folder}/task'], capture_output=True, text=True)
         check('quickstart', made.returncode, 0)
 
     def launch(self, name, *fields, flags=()):

@@ -51,7 +51,8 @@ TEST(InputFile, SaysWhyItCannotBeOpenedOrRead) {
             absl::NotFoundError("cannot open " + path + "/below: Not a directory"));
   const InputFile for_writing(open(path.c_str(), O_WRONLY), path);
   char byte;
-  EXPECT_EQ(for_writing.ReadAt(0, 1, &byte).status(), absl::UnavailableError("cannot read " + path + ": Bad file descriptor"));
+  EXPECT_EQ(for_writing.ReadAt(0, 1, &byte).status(),
+            absl::UnavailableError("cannot read " + path + ": Bad file descriptor"));
 }
 
 }  // namespace

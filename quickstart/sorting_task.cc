@@ -1,4 +1,4 @@
-#include "orchestrator/quickstart/sorting_task.h"
+#include "quickstart/sorting_task.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,7 +9,7 @@
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
-#include "orchestrator/quickstart/tiny_model.h"
+#include "quickstart/tiny_model.h"
 
 namespace quartet {
 namespace {

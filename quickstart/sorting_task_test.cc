@@ -1,4 +1,4 @@
-#include "orchestrator/quickstart/sorting_task.h"
+#include "quickstart/sorting_task.h"
 
 #include <gtest/gtest.h>
 

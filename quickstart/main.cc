@@ -21,9 +21,9 @@
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/loop/train.h"
 #include "orchestrator/offline/train.h"
-#include "orchestrator/quickstart/sorting_task.h"
 #include "orchestrator/session/run_program.h"
 #include "orchestrator/terminal/continue_command.h"
+#include "quickstart/sorting_task.h"
 
 namespace quartet {
 namespace {

@@ -1,4 +1,4 @@
-#include "orchestrator/quickstart/tiny_model.h"
+#include "quickstart/tiny_model.h"
 
 #include <nlohmann/json.hpp>
 
