@@ -3,9 +3,9 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "core/base/hash.h"
 #include "core/base/logging.h"
+#include "core/data/hash_text.h"
 
 namespace quartet {
 namespace {
@@ -14,7 +14,7 @@ constexpr std::string_view kPrefix = "{\"hash\": \"";
 constexpr size_t kDigits = 16;
 constexpr size_t kHashedFrom = kPrefix.size() + kDigits;
 
-std::string HashOf(std::string_view text) { return absl::StrFormat("%016x", HashBytes(text)); }
+std::string HashOf(std::string_view text) { return HashText(HashBytes(text)); }
 
 }  // namespace
 

@@ -4,19 +4,19 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/files.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/hashed_text.h"
+#include "core/checkpoint/json_fields.h"
 #include "core/checkpoint/run_checkpoints.h"
+#include "core/data/hash_text.h"
 #include "core/data/json.h"
 #include "core/safetensors/writer.h"
 #include "core/weights/tensor_hash.h"
@@ -33,8 +33,6 @@ constexpr int kMaxManifestDepth = 8;
 // Hashed while still in the processor's cache.
 constexpr int64_t kChunkBytes = 1 << 20;
 
-std::string Hex(uint64_t value) { return absl::StrFormat("%016x", value); }
-
 std::string TensorName(const std::string& kind, const std::string& parameter) {
   return absl::StrCat(kind, ".", parameter);
 }
@@ -48,7 +46,7 @@ std::string ManifestText(const StateManifest& manifest) {
   content["dtype"] = std::string(DtypeName(manifest.dtype));
   content["optimizer"] = manifest.optimizer;
   content["optimizer_steps"] = manifest.optimizer_steps;
-  if (manifest.base_hash.has_value()) content["base_hash"] = Hex(*manifest.base_hash);
+  if (manifest.base_hash.has_value()) content["base_hash"] = HashText(*manifest.base_hash);
   if (manifest.adapter_scale.has_value()) content["adapter_scale"] = *manifest.adapter_scale;
   content["kinds"] = manifest.kinds;
   content["parameters"] = Json::array();
@@ -60,7 +58,7 @@ std::string ManifestText(const StateManifest& manifest) {
     Json slices = Json::array();
     for (const StateSlice& slice : file.slices) {
       Json hashes = Json::array();
-      for (const uint64_t hash : slice.hashes) hashes.push_back(Hex(hash));
+      for (const uint64_t hash : slice.hashes) hashes.push_back(HashText(hash));
       slices.push_back({{"parameter", manifest.parameters[slice.parameter].name},
                         {"begin", slice.begin},
                         {"count", slice.count},
@@ -68,62 +66,11 @@ std::string ManifestText(const StateManifest& manifest) {
     }
     content["files"].push_back({{"name", file.name},
                                 {"bytes", file.bytes},
-                                {"header_hash", Hex(file.header_hash)},
+                                {"header_hash", HashText(file.header_hash)},
                                 {"slices", std::move(slices)}});
   }
   return WithOwnHash(absl::StrCat("{\"content\": ", content.dump(1), "}\n"));
 }
-
-// Typed access to the fields of a manifest; the first thing that is wrong is kept.
-class Fields {
- public:
-  explicit Fields(std::string path) : path_(std::move(path)) {}
-  const absl::Status& status() const { return status_; }
-
-  void Fail(const std::string& what) {
-    if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(path_, ": ", what));
-  }
-  const nlohmann::json& Get(const nlohmann::json& object, const char* name, nlohmann::json::value_t type) {
-    static const nlohmann::json& none = *new nlohmann::json();
-    const auto found = object.is_object() ? object.find(name) : object.end();
-    if (!object.is_object() || found == object.end() || found->type() != type) {
-      Fail(absl::StrCat("\"", name, "\" is missing or of another type"));
-      return none;
-    }
-    return *found;
-  }
-  const nlohmann::json& Array(const nlohmann::json& object, const char* name) {
-    const nlohmann::json& value = Get(object, name, nlohmann::json::value_t::array);
-    static const nlohmann::json& empty = *new nlohmann::json(nlohmann::json::array());
-    return value.is_array() ? value : empty;
-  }
-  std::string Text(const nlohmann::json& object, const char* name) {
-    const nlohmann::json& value = Get(object, name, nlohmann::json::value_t::string);
-    return value.is_string() ? value.get<std::string>() : "";
-  }
-  int64_t Count(const nlohmann::json& object, const char* name) {
-    return AsCount(Get(object, name, nlohmann::json::value_t::number_unsigned), name);
-  }
-  int64_t AsCount(const nlohmann::json& value, const char* name) {
-    if (value.is_number_unsigned() && value.get<uint64_t>() <= std::numeric_limits<int64_t>::max()) {
-      return value.get<int64_t>();
-    }
-    Fail(absl::StrCat("\"", name, "\" is not a count"));
-    return 0;
-  }
-  uint64_t AsHash(const nlohmann::json& value) {
-    uint64_t hash = 0;
-    if (!value.is_string() || value.get_ref<const std::string&>().size() != 16 ||
-        !absl::SimpleHexAtoi(value.get_ref<const std::string&>(), &hash)) {
-      Fail("a hash is not 16 hexadecimal digits");
-    }
-    return hash;
-  }
-
- private:
-  const std::string path_;
-  absl::Status status_;
-};
 
 // Every element of every parameter is in exactly one slice.
 absl::Status CheckCoverage(const std::string& path, const StateManifest& manifest) {
@@ -156,8 +103,8 @@ absl::StatusOr<StateManifest> ParseManifest(const std::string& path, const std::
   }
   QUARTET_RETURN_IF_ERROR(CheckOwnHash(text, path));
   QUARTET_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, path, kMaxManifestDepth));
-  Fields fields(path);
-  const nlohmann::json& content = fields.Get(json, "content", nlohmann::json::value_t::object);
+  JsonFields fields(path);
+  const nlohmann::json& content = fields.Object(json, "content");
   if (const std::string format = fields.Text(content, "format"); format != kFormat) {
     fields.Fail(absl::StrCat("its format is \"", format, "\", not \"", kFormat, "\""));
   }
@@ -172,15 +119,10 @@ absl::StatusOr<StateManifest> ParseManifest(const std::string& path, const std::
   manifest.dtype = dtype == DtypeName(Dtype::kF64) ? Dtype::kF64 : Dtype::kF32;
   if (content.contains("optimizer")) manifest.optimizer = fields.Text(content, "optimizer");
   manifest.optimizer_steps = fields.Count(content, "optimizer_steps");
-  if (content.contains("base_hash")) manifest.base_hash = fields.AsHash(content["base_hash"]);
-  if (content.contains("adapter_scale")) {
-    const nlohmann::json& scale = content["adapter_scale"];
-    if (!scale.is_number()) fields.Fail("adapter_scale is not a number");
-    manifest.adapter_scale = scale.is_number() ? scale.get<double>() : 0;
-  }
+  if (content.contains("base_hash")) manifest.base_hash = fields.Hash(content, "base_hash");
+  if (content.contains("adapter_scale")) manifest.adapter_scale = fields.Number(content, "adapter_scale");
   for (const nlohmann::json& kind : fields.Array(content, "kinds")) {
-    if (!kind.is_string()) fields.Fail("a kind is not a string");
-    manifest.kinds.push_back(kind.is_string() ? kind.get<std::string>() : "");
+    manifest.kinds.push_back(fields.AsText(kind, "kinds"));
   }
   std::map<std::string, int> parameters;
   for (const nlohmann::json& entry : fields.Array(content, "parameters")) {
@@ -205,7 +147,7 @@ absl::StatusOr<StateManifest> ParseManifest(const std::string& path, const std::
       fields.Fail(absl::StrCat("\"", file.name, "\" is not the plain name of a file beside the manifest"));
     }
     file.bytes = fields.Count(entry, "bytes");
-    file.header_hash = fields.AsHash(fields.Get(entry, "header_hash", nlohmann::json::value_t::string));
+    file.header_hash = fields.Hash(entry, "header_hash");
     for (const nlohmann::json& part : fields.Array(entry, "slices")) {
       StateSlice& slice = file.slices.emplace_back();
       const std::string name = fields.Text(part, "parameter");
@@ -222,7 +164,8 @@ absl::StatusOr<StateManifest> ParseManifest(const std::string& path, const std::
         fields.Fail(absl::StrCat("parameter ", name, " of file ", file.name, " has ", numel, " elements, not ",
                                  slice.count, " from ", slice.begin));
       }
-      for (const nlohmann::json& value : fields.Array(part, "hashes")) slice.hashes.push_back(fields.AsHash(value));
+      for (const nlohmann::json& value : fields.Array(part, "hashes"))
+        slice.hashes.push_back(fields.AsHash(value, "hashes"));
       if (slice.hashes.size() != manifest.kinds.size()) {
         fields.Fail(absl::StrCat("parameter ", name, " of file ", file.name, " has ", slice.hashes.size(),
                                  " hashes for ", manifest.kinds.size(), " kinds"));

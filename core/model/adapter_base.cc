@@ -1,18 +1,16 @@
 #include "core/model/adapter_base.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
+#include "core/data/hash_text.h"
 #include "core/data/json.h"
 #include "core/model/config_fields.h"
 #include "core/model/lora.h"
@@ -23,9 +21,6 @@ namespace quartet {
 namespace {
 
 constexpr char kBaseHash[] = "base_hash";
-constexpr size_t kHashDigits = 16;
-
-std::string Hex16(uint64_t hash) { return absl::StrFormat("%016x", hash); }
 
 // What names and shapes of weights do not tell of the arithmetic. In later releases a number that has another value
 // than it had without a field may follow, and nothing else change.
@@ -59,7 +54,7 @@ std::optional<uint64_t> HashBase(const std::string& base, const ModelConfig& con
 }
 
 std::string AdapterBaseJson(uint64_t base_hash) {
-  return nlohmann::json({{kBaseHash, Hex16(base_hash)}}).dump(2) + "\n";
+  return nlohmann::json({{kBaseHash, HashText(base_hash)}}).dump(2) + "\n";
 }
 
 absl::Status CheckAdapterBase(const std::string& folder, const std::string& base, std::optional<uint64_t> base_hash) {
@@ -73,15 +68,12 @@ absl::Status CheckAdapterBase(const std::string& folder, const std::string& base
   if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": it must be a JSON object"));
   const ConfigFields fields(object, path);
   QUARTET_ASSIGN_OR_RETURN(const std::string written, fields.String(kBaseHash, ""));
-  uint64_t expected = 0;
-  if (written.size() != kHashDigits || !std::ranges::all_of(written, absl::ascii_isxdigit) ||
-      !absl::SimpleHexAtoi(written, &expected)) {
-    return fields.Error(kBaseHash, absl::StrCat("it must be ", kHashDigits, " hexadecimal digits"));
-  }
-  if (!base_hash.has_value() || *base_hash == expected) return absl::OkStatus();
+  const std::optional<uint64_t> expected = ParseHash(written);
+  if (!expected.has_value()) return fields.Error(kBaseHash, "it must be 16 hexadecimal digits");
+  if (!base_hash.has_value() || *base_hash == *expected) return absl::OkStatus();
   const std::string file(kAdapterBaseFile);
   return OtherBaseError(
-      absl::StrCat("the folder of adapters ", folder), base, *base_hash, expected,
+      absl::StrCat("the folder of adapters ", folder), base, *base_hash, *expected,
       absl::StrCat("Put that model back, or write where it is now into base_model_name_or_path of ",
                    std::string(kAdapterConfigFile), " (of adapters in a checkpoint, in a copy of them); to use them ",
                    "with the model that is there all the same, leave ", file, " out of a copy"));
@@ -90,8 +82,8 @@ absl::Status CheckAdapterBase(const std::string& folder, const std::string& base
 absl::Status OtherBaseError(std::string_view adapters, const std::string& base, uint64_t is, uint64_t was,
                             std::string_view ways) {
   return absl::InvalidArgumentError(absl::StrCat(std::string(adapters), " belongs to another model than is in ", base,
-                                                 " now: of weights and config.json that has the hash ", Hex16(is),
-                                                 ", its own model ", Hex16(was), ". ", std::string(ways)));
+                                                 " now: of weights and config.json that has the hash ", HashText(is),
+                                                 ", its own model ", HashText(was), ". ", std::string(ways)));
 }
 
 }  // namespace quartet

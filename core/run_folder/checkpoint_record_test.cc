@@ -76,7 +76,7 @@ TEST(CheckpointRecord, RefusesWhatIsNoRecord) {
   const ScratchFolder scratch;
   EXPECT_EQ(ReadCheckpointRecord(scratch.path()).status().code(), absl::StatusCode::kNotFound);
   const std::string whole = R"("step": 4, "kl_coefficient": 0.1, "seed": 1, "rollout_batch_size": 2,
-                               "prompts_hash": "12")";
+                               "prompts_hash": "0000000000000012")";
   scratch.Write("checkpoint.json", "{" + whole + "}");
   const auto without_hash = ReadCheckpointRecord(scratch.path());
   ASSERT_TRUE(without_hash.ok()) << without_hash.status();
@@ -95,23 +95,26 @@ TEST(CheckpointRecord, RefusesWhatIsNoRecord) {
 TEST(CheckpointRecord, NamesTheFieldThatIsNotWhatItMayBe) {
   const ScratchFolder scratch;
   const auto error = [&](const std::string& step, const std::string& coefficient, const std::string& more) {
-    scratch.Write("checkpoint.json", "{\"step\": " + step + ", \"kl_coefficient\": " + coefficient +
-                                         ", \"seed\": 1, \"rollout_batch_size\": 2, \"prompts_hash\": \"12\"" + more +
-                                         "}");
+    scratch.Write("checkpoint.json",
+                  "{\"step\": " + step + ", \"kl_coefficient\": " + coefficient +
+                      ", \"seed\": 1, \"rollout_batch_size\": 2, \"prompts_hash\": \"0000000000000012\"" + more + "}");
     return std::string(ReadCheckpointRecord(scratch.path()).status().message());
   };
   EXPECT_EQ(error("4", "0.1", ", \"prompts_drawn\": 4"), "");
-  EXPECT_THAT(error("0", "0.1", ""), HasSubstr("step is \"0\"; it must be a whole number of 1 to 9007199254740992"));
-  EXPECT_THAT(error("4", "-5", ""), HasSubstr("kl_coefficient is \"-5\"; it must be a number of at least 0"));
+  EXPECT_THAT(error("0", "0.1", ""), HasSubstr("step is 0; it must be a whole number of 1 to 9007199254740992"));
+  EXPECT_THAT(error("4", "-5", ""), HasSubstr("kl_coefficient is -5; it must be a number of at least 0"));
   EXPECT_THAT(error("4", "\"x\"", ""), HasSubstr("kl_coefficient is "));
   for (const std::string drawn : {"-5", "0", "3", "4611686018427387904", "8.5", "null"}) {
-    EXPECT_THAT(error("4", "0.1", ", \"prompts_drawn\": " + drawn), HasSubstr("prompts_drawn is \"" + drawn + "\""));
+    EXPECT_THAT(error("4", "0.1", ", \"prompts_drawn\": " + drawn), HasSubstr("prompts_drawn is " + drawn + ";"));
   }
-  EXPECT_THAT(error("4", "0.1", ", \"policy_state\": {\"manifest_hash\": \"1\", \"optimizer_steps\": -1}"),
-              HasSubstr("optimizer_steps is \"-1\""));
-  EXPECT_THAT(error("4", "0.1", ", \"policy_state\": {\"manifest_hash\": \"1\"}"),
+  EXPECT_THAT(
+      error("4", "0.1", ", \"policy_state\": {\"manifest_hash\": \"0000000000000001\", \"optimizer_steps\": -1}"),
+      HasSubstr("optimizer_steps is -1;"));
+  EXPECT_THAT(error("4", "0.1", ", \"policy_state\": {\"manifest_hash\": \"0000000000000001\"}"),
               HasSubstr("optimizer_steps is missing"));
-  EXPECT_THAT(error("4", "0.1", ", \"has_evaluation\": 1"), HasSubstr("has_evaluation is \"1\""));
+  EXPECT_THAT(error("4", "0.1", ", \"policy_state\": {\"manifest_hash\": \"0x1\", \"optimizer_steps\": 1}"),
+              HasSubstr("manifest_hash is \"0x1\"; it must be a hash, 16 hexadecimal digits"));
+  EXPECT_THAT(error("4", "0.1", ", \"has_evaluation\": 1"), HasSubstr("has_evaluation is 1;"));
   EXPECT_THAT(error("4", "0.1", ", \"hash\": \"12\""), HasSubstr("\"hash\" is "));
 }
 

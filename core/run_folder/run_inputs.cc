@@ -8,14 +8,14 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "core/base/files.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/hashed_text.h"
+#include "core/checkpoint/json_fields.h"
+#include "core/data/hash_text.h"
 #include "core/data/json.h"
 #include "core/model/lora.h"
 #include "core/safetensors/reader.h"
@@ -50,18 +50,12 @@ std::map<std::string, uint64_t> HashModel(const std::string& folder) {
   return hashes;
 }
 
-// Nothing where it is not what PrintRunInputs writes.
-std::optional<InputRows> ParseRows(const nlohmann::json& json) {
+InputRows ReadRows(const nlohmann::json& json, JsonFields* fields) {
   constexpr size_t kDigits = 16;
-  const auto is_count = [&](const char* key) { return json.contains(key) && json[key].is_number_unsigned(); };
-  if (!json.is_object() || !is_count("count") || !is_count("in_use") || !json.contains("blocks") ||
-      !json["blocks"].is_string()) {
-    return std::nullopt;
-  }
-  InputRows rows = {.count = json["count"], .in_use = json["in_use"], .blocks = {}};
-  const std::string& blocks = json["blocks"].get_ref<const std::string&>();
+  InputRows rows = {.count = fields->Count(json, "count"), .in_use = fields->Count(json, "in_use"), .blocks = {}};
+  const std::string blocks = fields->Text(json, "blocks");
   for (size_t i = 0; i < blocks.size(); i += kDigits) {
-    if (!absl::SimpleHexAtoi(blocks.substr(i, kDigits), &rows.blocks.emplace_back())) return std::nullopt;
+    rows.blocks.push_back(fields->AsHash(blocks.substr(i, kDigits), "blocks"));
   }
   return rows;
 }
@@ -177,11 +171,11 @@ std::string PrintRunInputs(const std::vector<RunInput>& inputs) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const RunInput& input : inputs) {
     nlohmann::ordered_json hashes = nlohmann::ordered_json::object();
-    for (const auto& [part, hash] : input.hashes) hashes[part] = absl::StrFormat("%016x", hash);
+    for (const auto& [part, hash] : input.hashes) hashes[part] = HashText(hash);
     list.push_back({{"option", input.option}, {"path", input.path}, {"hashes", std::move(hashes)}});
     if (!input.rows.has_value()) continue;
     std::string blocks;
-    for (const uint64_t hash : input.rows->blocks) absl::StrAppendFormat(&blocks, "%016x", hash);
+    for (const uint64_t hash : input.rows->blocks) blocks += HashText(hash);
     list.back()["rows"] = {{"count", input.rows->count}, {"in_use", input.rows->in_use}, {"blocks", blocks}};
   }
   const nlohmann::ordered_json json = {{"inputs", std::move(list)}};
@@ -193,29 +187,22 @@ absl::StatusOr<std::vector<RunInput>> ParseRunInputs(std::string_view text, std:
   const bool has_hash = BeginsWithHash(text);
   if (has_hash) QUARTET_RETURN_IF_ERROR(CheckOwnHash(text, source));
   QUARTET_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, source));
-  const absl::Status other =
-      absl::InvalidArgumentError(absl::StrCat(std::string(source), ": is no list of what a run has read"));
   const nlohmann::json list = has_hash ? json.value("inputs", nlohmann::json()) : json;
-  if (!list.is_array()) return other;
+  if (!list.is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(source), ": is no list of what a run has read"));
+  }
+  JsonFields fields{std::string(source)};
   std::vector<RunInput> inputs;
   for (const nlohmann::json& one : list) {
-    const auto is_text = [&one](const char* key) { return one.contains(key) && one[key].is_string(); };
-    if (!one.is_object() || !is_text("option") || !is_text("path") || !one.contains("hashes") ||
-        !one["hashes"].is_object()) {
-      return other;
+    RunInput& input = inputs.emplace_back();
+    input.option = fields.Text(one, "option");
+    input.path = fields.Text(one, "path");
+    for (const auto& [part, hash] : fields.Object(one, "hashes").items()) {
+      input.hashes[part] = fields.AsHash(hash, "hashes." + part);
     }
-    RunInput input = {.option = one["option"], .path = one["path"], .hashes = {}};
-    for (const auto& [part, hash] : one["hashes"].items()) {
-      if (!hash.is_string() || !absl::SimpleHexAtoi(hash.get_ref<const std::string&>(), &input.hashes[part])) {
-        return other;
-      }
-    }
-    if (const auto rows = one.find("rows"); rows != one.end()) {
-      input.rows = ParseRows(*rows);
-      if (!input.rows.has_value()) return other;
-    }
-    inputs.push_back(std::move(input));
+    if (one.contains("rows")) input.rows = ReadRows(one["rows"], &fields);
   }
+  QUARTET_RETURN_IF_ERROR(fields.status());
   return inputs;
 }
 
