@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "core/answer_extraction/boxed.h"
 #include "core/rewards/extract.h"
+#include "core/rewards/math/grammar/signs.h"
 #include "core/rewards/math/text/amends.h"
 #include "core/rewards/rules/choice_words.h"
 #include "core/rewards/rules/plain_text.h"
@@ -145,7 +146,7 @@ class Sentence {
 
   // The name of a quantity: "D = 5", "x > B".
   bool IsVariable(size_t i) const {
-    static constexpr std::string_view kRelations[] = {"<", ">", "+", "^", "≤", "≥", "~"};
+    static constexpr std::string_view kRelations[] = {"<", ">", "+", "^", "~"};
     if (i + 1 < words_.size() && (IsOne(words_[i + 1], kRelations) || IsOne(words_[i + 1], {"="}))) return true;
     if (i == 0) return false;
     if (IsOne(words_[i - 1], {"="})) return i > 1 && words_[i - 2].kind != Kind::kKnown;
@@ -394,7 +395,7 @@ bool EndsInNot(std::string_view before) {
 }
 
 std::optional<char> ChosenLetter(std::string_view text, std::string_view choices) {
-  const std::string plain = Plain(text);
+  const std::string plain = math::WithPlainSigns(text);
   std::vector<std::string_view> boxes;
   if (LastBoxed(plain).has_value()) boxes = BoxedContents(plain);
   bool several = false;

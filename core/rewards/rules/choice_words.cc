@@ -324,6 +324,10 @@ class WordReader {
 
   void ReadMark() {
     const auto [c, bytes] = CharOf(text_, at_);
+    if (const std::string_view relation = text_.substr(at_, 4); relation == "\\leq" || relation == "\\geq") {
+      at_ += relation.size();
+      return AddMark(Kind::kMark, relation == "\\leq" ? "<" : ">");
+    }
     const std::string_view mark = text_.substr(at_, bytes);
     at_ += bytes;
     if (c == '-' || c == '=') {  // an arrow is a mark like others

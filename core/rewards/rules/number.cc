@@ -6,13 +6,18 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "core/answer_extraction/boxed.h"
 #include "core/errors/shown.h"
 #include "core/rewards/extract.h"
+#include "core/rewards/math/grammar/signs.h"
 #include "core/rewards/math/text/amends.h"
 #include "core/rewards/math/text/around.h"
 #include "core/rewards/math/vocabulary/value_words.h"
@@ -96,6 +101,14 @@ std::string_view TakeWord(std::string_view* text) {
   return word;
 }
 
+// With plain signs, but for primes, which are units of angles and lengths here and no quotes.
+std::string Plain(std::string_view text) {
+  constexpr absl::string_view kPrime = "\u2032";
+  std::vector<std::string> parts = absl::StrSplit(absl::string_view(text.data(), text.size()), kPrime);
+  for (std::string& part : parts) part = math::WithPlainSigns(part);
+  return absl::StrJoin(parts, kPrime);
+}
+
 // What stands behind a number.
 class Rest {
  public:
@@ -113,7 +126,12 @@ class Rest {
         return words_.MayEnd();
       } else if (Consume(&rest_, "\\%") || Consume(&rest_, "%") || Consume(&rest_, "^\\circ") ||
                  Consume(&rest_, "^{\\circ}") || Consume(&rest_, "\\degree") || Consume(&rest_, "\\Omega") ||
-                 Consume(&rest_, "Ω") || Consume(&rest_, "\u2126") || ConsumeCurrency(&rest_)) {
+                 ConsumeCurrency(&rest_)) {
+        TakeSign();
+      } else if (spaced_ && !unit_ && Consume(&rest_, "\\mu")) {  // of "\mu m": the unit follows
+        SkipSpaces(&rest_);
+        std::string_view unit = rest_;
+        if (!IsIn(kUnits, TakeWord(&unit))) return false;
         TakeSign();
       } else if (ConsumeAny(&rest_, kClosers)) {
         upright_ = false;

@@ -15,31 +15,11 @@ constexpr int kMaxExponent = 400;
 // Nor are numbers of more digits: comparing them takes time that grows with the square.
 constexpr size_t kMaxDigits = 1000;
 
-constexpr std::string_view kCurrencies[] = {"\\$",
-                                            "US$",
-                                            "HK$",
-                                            "NZ$",
-                                            "A$",
-                                            "C$",
-                                            "S$",
-                                            "R$",
-                                            "€",
-                                            "£",
-                                            "¥",
-                                            "₹",
-                                            "₩",
-                                            "₽",
-                                            "₫",
-                                            "₱",
-                                            "฿",
-                                            "₪",
-                                            "₺",
-                                            "₦",
-                                            "¢",
-                                            "\\pounds",
-                                            "\\textsterling",
-                                            "\\euro",
-                                            "\\texteuro"};
+constexpr std::string_view kCurrencies[] = {
+    "\\$",    "US$",       "HK$", "NZ$",   "A$",      "C$",       "S$",
+    "R$",     "₩",         "₽", "₫",     "₱",       "฿",        "₪",
+    "₺",      "₦",         "¢",   "\\yen", "\\rupee", "\\pounds", "\\textsterling",
+    "\\euro", "\\texteuro"};
 constexpr std::string_view kCurrencyCodes[] = {"USD", "EUR", "GBP", "JPY", "CNY", "RMB", "INR", "AUD",
                                                "CAD", "CHF", "HKD", "SGD", "NZD", "KRW", "Rs.", "Rs"};
 constexpr std::string_view kOpeners[] = {"$",
@@ -257,7 +237,7 @@ std::optional<mpq_class> TakeUnsigned(std::string_view* text) {
   }
   std::string_view in = *text;
   SkipSpaces(&in);
-  if (Consume(&in, "/")) {
+  if (Consume(&in, "/") || Consume(&in, "\\div")) {
     SkipSpaces(&in);
     const std::optional<Decimal> below = TakeDecimal(&in);
     if (below.has_value() && below->value == 0) return std::nullopt;

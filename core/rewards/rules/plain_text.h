@@ -1,9 +1,8 @@
-// Texts with one way to write what looks alike, and their beginnings. Thread safe.
+// The beginnings of texts with plain signs (core/rewards/math/grammar/signs.h). Thread safe.
 #pragma once
 
 #include <cstddef>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -17,10 +16,6 @@ std::pair<char32_t, size_t> CharOf(std::string_view text, size_t at);
 
 // Chinese characters, kana and hangul: words in them stand beside other things without a space.
 bool IsIdeograph(char32_t c);
-
-// `text`, UTF-8, in which full-width and other digits and letters, spaces, dashes, quotes, marks, exponents (as
-// "^{2}"), fractions (as \frac{1}{2}) and signs of multiplication are those of ASCII and TeX.
-std::string Plain(std::string_view text);
 
 // Take `prefix`, or any of `prefixes`, off the beginning of `*text`; false: it is not there.
 bool Consume(std::string_view* text, std::string_view prefix);

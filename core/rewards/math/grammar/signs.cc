@@ -17,11 +17,13 @@ const std::unordered_map<char32_t, std::string_view>& Signs() {
       {0x2013, "-"},
       {0x2010, "-"},
       {0x2011, "-"},
+      {0x2012, "-"},
+      {0xFE63, "-"},
       {0xD7, "\\times "},
-      {0xB7, "\\times "},
-      {0x22C5, "\\times "},
+      {0xB7, "\\cdot "},
+      {0x22C5, "\\cdot "},
       {0x2219, "\\times "},
-      {0xF7, "\\divide "},
+      {0xF7, "\\div "},
       {0x2215, "/"},
       {0x2044, "/"},
       {0xB1, "\\pm "},
@@ -56,6 +58,7 @@ const std::unordered_map<char32_t, std::string_view>& Signs() {
       {0x2309, "\\rceil "},
       // Units.
       {0xB0, "^\\circ "},
+      {0xBA, "^\\circ "},
       {0x20AC, "\\euro "},
       {0xA3, "\\pounds "},
       {0xA5, "\\yen "},
@@ -64,6 +67,7 @@ const std::unordered_map<char32_t, std::string_view>& Signs() {
       {0x2126, "\\Omega "},
       {0xB5, "\\mu "},
       {0x2103, "^\\circ \\text{C}"},
+      {0x2109, "^\\circ \\text{F}"},
       // Sets.
       {0x211D, "\\mathbb{R}"},
       {0x2115, "\\mathbb{N}"},
@@ -94,12 +98,28 @@ const std::unordered_map<char32_t, std::string_view>& Signs() {
       {0x202F, " "},
       {0x205F, " "},
       {0x3000, " "},
+      {0x1680, " "},
+      {0x85, "\n"},
+      {0x2028, "\n"},
+      {0x2029, "\n"},
       {0x200B, ""},
+      {0x200C, ""},
+      {0x200D, ""},
+      {0x2060, ""},
       {0x2061, ""},
       {0x2062, ""},
+      {0xFE0F, ""},
       {0xFEFF, ""},
       {0x3001, ", "},
       {0x3002, ". "},
+      {0x2018, "'"},
+      {0x2019, "'"},
+      {0x201C, "\""},
+      {0x201D, "\""},
+      {0x201E, "\""},
+      {0x201F, "\""},
+      {0xAB, "\""},
+      {0xBB, "\""},
   };
   return *signs;
 }
@@ -129,6 +149,9 @@ char Styled(char32_t c) {
     return static_cast<char>(letter < 26 ? 'A' + letter : 'a' + letter - 26);
   }
   if (c == 0x210E) return 'h';
+  for (const char32_t zero : {U'\u0660', U'\u06f0', U'\u0966', U'\u09e6'}) {  // Arabic, Persian, Hindi, Bengali
+    if (c >= zero && c < zero + 10) return static_cast<char>('0' + (c - zero));
+  }
   return 0;
 }
 
@@ -219,6 +242,8 @@ std::string WithPlainSigns(std::string_view text) {
       ((plain += '\\') += greek) += ' ';
     } else if (c >= 0x2000 && c <= 0x200A) {
       plain += ' ';
+    } else if (c >= 0x300A && c <= 0x3011) {  // brackets and quotes of Chinese
+      plain += '"';
     } else if (const auto sign = Signs().find(c); sign != Signs().end()) {
       plain += sign->second;
       // The sign reaches over a number, where LaTeX takes its first digit.
