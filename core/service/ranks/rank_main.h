@@ -51,7 +51,7 @@ struct RankMainOptions {
                                                              RankGroup& group)>
       create_check;
   // Of RankGroup; shorter in tests.
-  absl::Duration beat = absl::Seconds(1);
+  absl::Duration heartbeat = absl::Seconds(1);
 };
 
 // Runs one rank until SIGINT, SIGTERM, the parent's end or a broken group, and ends the process. Static objects are not

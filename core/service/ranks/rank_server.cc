@@ -96,7 +96,7 @@ class RankServerImpl final : public RankServer {
                                {.on_broken = [this](const absl::Status& s) { Broken(s); },
                                 .on_lost = [this](const absl::Status& s) { OnLost(s); },
                                 .on_leave = [this](const std::string& why) { OnLeave(why); }},
-                               options_.service.beat);
+                               options_.service.heartbeat);
     trace_ = std::make_unique<TraceService>(context_, *group_);
     QUARTET_ASSIGN_OR_RETURN(service_, options_.service.create(options_.config, context_, *group_));
 

@@ -677,7 +677,7 @@ TEST(Process, ARankThatIsStoppedIsGivenUpAndTakesNobodyElseForGone) {
     std::vector<std::unique_ptr<Toy>> ranks;
     for (const int rank : {0, 1}) {
       Variables variables = Node(rank);
-      variables["TOY_BEAT"] = "100ms";
+      variables["TOY_HEARTBEAT"] = "100ms";
       ranks.push_back(std::make_unique<Toy>(Strings{listen}, variables));
     }
     ASSERT_EQ(ranks[0]->RankPids().size(), 2u);
@@ -696,7 +696,7 @@ TEST(Process, ARankThatIsStoppedIsGivenUpAndTakesNobodyElseForGone) {
 
 // Not the first to end because of it.
 TEST(Process, TheOthersOfALauncherNameTheRankThatIsStopped) {
-  Toy toy({"--ranks=3", "--listen=127.0.0.1:0"}, {{"TOY_BEAT", "100ms"}});
+  Toy toy({"--ranks=3", "--listen=127.0.0.1:0"}, {{"TOY_HEARTBEAT", "100ms"}});
   toy.Address();
   kill(toy.PidOfRank(1), SIGSTOP);
   toy.ExpectEnd(1, {"[rollout/0] stopping: the ranks cannot work together any more: rank 1 (127.0.0.1:",

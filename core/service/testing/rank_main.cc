@@ -2,7 +2,8 @@
 //
 // TOY_LOAD_GATE=FILE: the last rank loads only once the file exists. TOY_BAD_RANK=R: rank R cannot load.
 // TOY_CALL=stuck: GetInfo does not end; =fail: it fails on the last rank, in a collective; =alone: it asks no rank and
-// ends when the server shuts down. Where it does not end, rank 0 logs "at work". TOY_BEAT=D: RankMainOptions::beat.
+// ends when the server shuts down. Where it does not end, rank 0 logs "at work". TOY_HEARTBEAT=D:
+// RankMainOptions::heartbeat.
 #include "core/service/ranks/rank_main.h"
 
 #include <stdlib.h>
@@ -93,8 +94,8 @@ class ToyService final : public RankService, public Rollout::Service {
 
 int main(int argc, char** argv) {
   using namespace quartet;
-  absl::Duration beat = absl::Seconds(1);
-  absl::ParseDuration(Environment("TOY_BEAT"), &beat);
+  absl::Duration heartbeat = absl::Seconds(1);
+  absl::ParseDuration(Environment("TOY_HEARTBEAT"), &heartbeat);
   RankMain(argc, argv,
            {.service = "rollout",
             .create = [](const RunConfig&, const RankContext& context,
@@ -102,5 +103,5 @@ int main(int argc, char** argv) {
               return std::make_unique<ToyService>(context, group);
             },
             .create_check = {},
-            .beat = beat});
+            .heartbeat = heartbeat});
 }

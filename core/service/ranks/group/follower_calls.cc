@@ -30,8 +30,9 @@ void FollowerCalls::Take(LanePart work) {
   if (found == nullptr) {
     return Answer(call, absl::UnimplementedError(absl::StrCat("no method '", work.method(), "' is registered")));
   }
-  const absl::Status started = own_.Start(
-      work.beside(), [this, call, found, input] { Answer(call, CatchAll([&] { return found->handler(*input); })); });
+  const absl::Status started = own_.Start(work.concurrent(), [this, call, found, input] {
+    Answer(call, CatchAll([&] { return found->handler(*input); }));
+  });
   if (!started.ok()) Answer(call, started);
 }
 

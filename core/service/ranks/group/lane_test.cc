@@ -24,8 +24,9 @@ using ::testing::HasSubstr;
 // The leader of two ranks, whose other one is the test.
 class LaneTest : public ::testing::Test {
  protected:
-  explicit LaneTest(absl::Duration beat = absl::Seconds(1))
-      : leader_(2, /*listening=*/1, {}, 300, [beat](RankServerOptions* options) { options->service.beat = beat; }) {}
+  explicit LaneTest(absl::Duration heartbeat = absl::Seconds(1))
+      : leader_(2, /*listening=*/1, {}, 300,
+                [heartbeat](RankServerOptions* options) { options->service.heartbeat = heartbeat; }) {}
   ~LaneTest() override {
     if (serving_.joinable()) serving_.join();
   }
@@ -104,7 +105,7 @@ TEST_F(LaneTest, CarriesACallInOneMessageEachWay) {
   EXPECT_EQ(work.head(), "h");
   EXPECT_THAT(work.items(), ::testing::ElementsAre("item of 1"));
   EXPECT_TRUE(work.last());
-  EXPECT_FALSE(work.beside());
+  EXPECT_FALSE(work.concurrent());
   RankMessage answer;
   answer.mutable_answer()->set_call(work.call());
   answer.mutable_answer()->set_head("by hand");

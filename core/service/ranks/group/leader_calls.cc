@@ -19,12 +19,12 @@
 namespace quartet {
 namespace {
 
-// A rank that has said nothing for this part of a beat is asked before it is sent anything.
+// A rank that has said nothing for this part of a heartbeat is asked before it is sent anything.
 constexpr int kSilencePart = 10;
 // For a rank to answer that: one that computes does so at once.
-constexpr int kAnswerBeats = 15;
+constexpr int kAnswerHeartbeats = 15;
 // After a rank of a collective call has failed, for the others to say whether they refused too.
-constexpr int kFailureBeats = 2;
+constexpr int kFailureHeartbeats = 2;
 // In place of the time when a rank was heard: nobody waits for it.
 constexpr Deadline::Clock::time_point kNoLane = Deadline::Clock::time_point::max();
 
@@ -65,10 +65,10 @@ struct LeaderCalls::Call {
   }
 };
 
-LeaderCalls::LeaderCalls(int ranks, absl::Duration beat, absl::Duration collective_timeout, OwnRank& own,
+LeaderCalls::LeaderCalls(int ranks, absl::Duration heartbeat, absl::Duration collective_timeout, OwnRank& own,
                          std::function<std::string(int)> name, std::function<void(int, RankMessage)> send)
     : ranks_(ranks),
-      beat_(beat),
+      heartbeat_(heartbeat),
       collective_timeout_(collective_timeout),
       own_(own),
       name_(std::move(name)),
@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<RankOutput>> LeaderCalls::Run(const std::string& name
                                   .inputs = std::move(inputs),
                                   .outputs = std::vector<std::optional<absl::StatusOr<RankOutput>>>(ranks_)});
   Lock lock(mutex_);
-  if (!method.beside()) queue_.push_back(call.get());
+  if (!method.concurrent()) queue_.push_back(call.get());
   const absl::Cleanup leave = [&] {
     std::erase(queue_, call.get());
     std::erase_if(sent_, [&](const auto& sent) { return sent.second == call; });
@@ -111,7 +111,7 @@ absl::Status LeaderCalls::CheckOpen(const Call& call) const { return end_.ok() ?
 
 absl::Status LeaderCalls::AwaitTurn(const Call& call, Lock& lock) {
   const bool came = WaitWhileRunning(changed_, lock, call.deadline, [&] {
-    return call.method.beside() || queue_.front() == &call || !CheckOpen(call).ok();
+    return call.method.concurrent() || queue_.front() == &call || !CheckOpen(call).ok();
   });
   if (came) return CheckOpen(call);
   const Call& first = *queue_.front();
@@ -120,9 +120,9 @@ absl::Status LeaderCalls::AwaitTurn(const Call& call, Lock& lock) {
                    first.begun ? absl::StrCat(" runs on ", Unanswered(first)) : " has not begun either"));
 }
 
-// Asks the ranks that have been silent for a part of a beat, and waits until each answers or its lane ends.
+// Asks the ranks that have been silent for a part of a heartbeat, and waits until each answers or its lane ends.
 absl::Status LeaderCalls::AwaitRanks(const Call& call, Lock& lock) {
-  const auto since = Deadline::Clock::now() - absl::ToChronoNanoseconds(beat_ / kSilencePart);
+  const auto since = Deadline::Clock::now() - absl::ToChronoNanoseconds(heartbeat_ / kSilencePart);
   const auto silent = [&] {
     std::vector<int> ranks;
     for (int rank = 1; rank < ranks_; ++rank) {
@@ -133,19 +133,20 @@ absl::Status LeaderCalls::AwaitRanks(const Call& call, Lock& lock) {
   RankMessage message;
   message.set_ask(true);
   for (const int rank : silent()) send_(rank, message);
-  const Deadline until = std::min(call.deadline, Deadline::In(kAnswerBeats * beat_));
+  const Deadline until = std::min(call.deadline, Deadline::In(kAnswerHeartbeats * heartbeat_));
   WaitWhileRunning(changed_, lock, until, [&] { return silent().empty() || !CheckOpen(call).ok(); });
   QUARTET_RETURN_IF_ERROR(CheckOpen(call));
   if (silent().empty()) return absl::OkStatus();
   return absl::DeadlineExceededError(
-      until < call.deadline ? absl::StrCat(call.name, ": ", NamesOf(silent()), " has not answered for ",
-                                           absl::FormatDuration(kAnswerBeats * beat_), ": stopped, or its host is gone")
-                            : absl::StrCat(call.name, ": not all ranks were ready in time: ", NamesOf(silent())));
+      until < call.deadline
+          ? absl::StrCat(call.name, ": ", NamesOf(silent()), " has not answered for ",
+                         absl::FormatDuration(kAnswerHeartbeats * heartbeat_), ": stopped, or its host is gone")
+          : absl::StrCat(call.name, ": not all ranks were ready in time: ", NamesOf(silent())));
 }
 
 // Begins on this rank, which sends the others their parts, once its executor thread comes to it.
 absl::Status LeaderCalls::AwaitBegin(const std::shared_ptr<Call>& call, Lock& lock) {
-  QUARTET_RETURN_IF_ERROR(own_.Start(call->method.beside(), [this, call] {
+  QUARTET_RETURN_IF_ERROR(own_.Start(call->method.concurrent(), [this, call] {
     if (!Begin(call)) return;
     absl::StatusOr<RankOutput> output = CatchAll([&] { return call->method.handler(call->inputs[0]); });
     const std::lock_guard own_lock(mutex_);
@@ -171,7 +172,7 @@ bool LeaderCalls::Begin(const std::shared_ptr<Call>& call) {
     last.set_call(number);
     last.set_method(call->name);
     last.set_head(std::move(input.header));
-    last.set_beside(call->method.beside());
+    last.set_concurrent(call->method.concurrent());
     SendInParts(std::move(last), std::move(input.items), &RankMessage::mutable_work,
                 [&](RankMessage message) { send_(rank, std::move(message)); });
   }
@@ -230,7 +231,7 @@ void LeaderCalls::Lose(int rank, const std::string& fate) {
 void LeaderCalls::Take(Call& call, int rank, absl::StatusOr<RankOutput> output) {
   if (!output.ok()) {
     call.failures.push_back(rank);
-    if (call.together) call.grace_end = std::min(call.grace_end, Deadline::In(kFailureBeats * beat_));
+    if (call.together) call.grace_end = std::min(call.grace_end, Deadline::In(kFailureHeartbeats * heartbeat_));
   }
   call.outputs[rank] = std::move(output);
   ++call.answers;

@@ -24,9 +24,9 @@ namespace quartet {
 // Thread safe.
 class LeaderCalls {
  public:
-  // `beat`: the unit of the leader's patience. `name`: of a rank, in messages. What is sent to a rank, in the order of
-  // `send`, which does not wait.
-  LeaderCalls(int ranks, absl::Duration beat, absl::Duration collective_timeout, OwnRank& own,
+  // `heartbeat`: the unit of the leader's patience. `name`: of a rank, in messages. What is sent to a rank, in the
+  // order of `send`, which does not wait.
+  LeaderCalls(int ranks, absl::Duration heartbeat, absl::Duration collective_timeout, OwnRank& own,
               std::function<std::string(int rank)> name, std::function<void(int rank, RankMessage)> send);
 
   // As RankGroup::Run, of a call that is well made. `broken`: why the ranks cannot work together any more, else OK.
@@ -60,7 +60,7 @@ class LeaderCalls {
   absl::Status ErrorOf(const Call& call) const;
 
   const int ranks_;
-  const absl::Duration beat_, collective_timeout_;
+  const absl::Duration heartbeat_, collective_timeout_;
   OwnRank& own_;
   const std::function<std::string(int)> name_;
   const std::function<void(int, RankMessage)> send_;

@@ -19,8 +19,8 @@ const RankMethod* OwnRank::Find(const std::string& name) const {
   return found == methods_.end() ? nullptr : &found->second;
 }
 
-absl::Status OwnRank::Start(bool beside, std::function<void()> work) {
-  if (!beside) {
+absl::Status OwnRank::Start(bool concurrent, std::function<void()> work) {
+  if (!concurrent) {
     executor_.Put(std::move(work));
     return absl::OkStatus();
   }
@@ -30,12 +30,12 @@ absl::Status OwnRank::Start(bool beside, std::function<void()> work) {
       work();
       work = nullptr;
       const std::lock_guard end(mutex_);
-      --beside_;
+      --concurrent_;
       changed_.notify_all();
     }).detach();
     return absl::OkStatus();
   });
-  beside_ += started.ok();
+  concurrent_ += started.ok();
   return started;
 }
 
@@ -56,7 +56,7 @@ void OwnRank::Stop() {
   executor_.Drop();
   executor_.End();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return beside_ == 0; });
+  changed_.wait(lock, [this] { return concurrent_ == 0; });
 }
 
 }  // namespace quartet

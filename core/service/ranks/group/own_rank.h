@@ -16,7 +16,7 @@ namespace quartet {
 struct RankMethod {
   RankGroup::Kind kind;
   RankGroup::Handler handler;
-  bool beside() const { return kind == RankGroup::Kind::kConcurrent; }
+  bool concurrent() const { return kind == RankGroup::Kind::kConcurrent; }
 };
 
 // Thread safe once all methods are registered.
@@ -30,7 +30,7 @@ class OwnRank {
 
   // Runs `work` on the executor thread, behind what came before; or beside it, at once, on a thread of its own. Nobody
   // waits for it but Stop. RESOURCE_EXHAUSTED: there is no such thread.
-  absl::Status Start(bool beside, std::function<void()> work);
+  absl::Status Start(bool concurrent, std::function<void()> work);
   // RankGroup::RunHere.
   absl::Status RunHere(const std::function<absl::Status()>& work);
 
@@ -41,7 +41,7 @@ class OwnRank {
   std::map<std::string, RankMethod> methods_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  int beside_ = 0;  // threads; guarded by mutex_
+  int concurrent_ = 0;  // threads; guarded by mutex_
   // The one thread of this rank that enters LibTorch and collectives.
   SerialThread<std::function<void()>> executor_{[](const std::function<void()>& work) { work(); }};
   std::mutex stop_mutex_;  // one Stop at a time

@@ -23,12 +23,13 @@
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
 #include "core/service/ranks/group/follower_calls.h"
+#include "core/service/ranks/group/lane_ends.h"
 #include "core/service/ranks/group/lane_join.h"
 #include "core/service/ranks/group/lane_parts.h"
 #include "core/service/ranks/group/leader_calls.h"
+#include "core/service/ranks/group/liveness.h"
 #include "core/service/ranks/group/own_rank.h"
 #include "core/service/ranks/group/serial_thread.h"
-#include "core/service/ranks/group/silence.h"
 #include "core/service/rpc/end_call.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/wire_text.h"
@@ -38,22 +39,23 @@ namespace quartet {
 namespace {
 
 // For a lane's first message to come.
-constexpr int kJoinBeats = 10;
+constexpr int kJoinHeartbeats = 10;
 
 class RankGroupImpl final : public RankGroup, private Rank::Service {
  public:
-  RankGroupImpl(const RankContext& context, Callbacks callbacks, absl::Duration beat)
+  RankGroupImpl(const RankContext& context, Callbacks callbacks, absl::Duration heartbeat)
       : context_(context),
         callbacks_(std::move(callbacks)),
-        beat_(beat),
+        heartbeat_(heartbeat),
         calls_(
-            context.world_size, beat, context.collective_timeout, own_, [this](int rank) { return LockedNameOf(rank); },
+            context.world_size, heartbeat, context.collective_timeout, own_,
+            [this](int rank) { return LockedNameOf(rank); },
             [this](int rank, RankMessage message) { Tell(rank, std::move(message)); }),
         own_calls_(own_, [this](RankMessage message) { Write(0, std::move(message)); }),
         joined_(context.world_size),
         lanes_(context.world_size),
         left_(context.world_size),
-        silence_(context.world_size, beat) {
+        liveness_(context.world_size, heartbeat) {
     joined_[context.rank] = context.endpoint;
     if (context.world_size == 1) return;
     const std::lock_guard lock(mutex_);
@@ -190,7 +192,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     for (const LaneEnd& lane : lanes_) {
       if (lane.cancel) lane.cancel(end);
     }
-    for (const auto& [call, beats] : without_join_) EndCall(call, end);
+    for (const auto& [call, heartbeats] : without_join_) EndCall(call, end);
     lock.unlock();
     if (follower_ != nullptr && follower_->reader.joinable()) follower_->reader.join();
   }
@@ -206,27 +208,6 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   }
 
  private:
-  using Outbox = SerialThread<RankMessage>;
-  // This rank's end of a lane; nothing of it once the lane has ended.
-  struct LaneEnd {
-    std::shared_ptr<Outbox> outbox;
-    std::function<void(const absl::Status&)> cancel;
-    int unanswered = 0;  // of what the leader has asked
-  };
-  // A follower's, for as long as this rank is there.
-  struct FollowerEnd {
-    explicit FollowerEnd(const std::shared_ptr<grpc::Channel>& leader)
-        : stub(Rank::NewStub(leader)), stream(stub->Lane(&context)) {}
-    grpc::ClientContext context;
-    const std::unique_ptr<Rank::Stub> stub;
-    const std::unique_ptr<grpc::ClientReaderWriter<RankMessage, RankMessage>> stream;
-    const std::shared_ptr<Outbox> outbox = std::make_shared<Outbox>([this](const RankMessage& out) {
-      // What cannot be written, the reader hears of.
-      out.kind_case() == RankMessage::KIND_NOT_SET ? stream->WritesDone() : stream->Write(out);
-    });
-    std::thread reader;
-  };
-
   std::string NameOf(int rank) const {
     return absl::StrCat("rank ", rank, joined_[rank].empty() ? "" : absl::StrCat(" (", joined_[rank], ")"));
   }
@@ -247,7 +228,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   void Heard(int from) {
     const std::lock_guard lock(mutex_);
-    silence_.Heard(from);
+    liveness_.Heard(from);
   }
 
   // As Tell, without a change of threads where nothing else is being written: may wait until the other rank reads.
@@ -320,20 +301,20 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   // Sees which ranks say nothing any more, and on the leader asks them to.
   void Watch() {
     std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, absl::ToChronoNanoseconds(beat_), [this] { return leaving_; })) {
-      silence_.Beat();
+    while (!changed_.wait_for(lock, absl::ToChronoNanoseconds(heartbeat_), [this] { return leaving_; })) {
+      liveness_.Heartbeat();
       for (int r = 0; r < world_size(); ++r) {
         if (!lanes_[r].cancel || left_[r]) continue;
-        if (silence_.IsTooLong(r)) {
+        if (liveness_.IsTooLong(r)) {
           GiveUp(r);
         } else if (is_leader()) {
           Say(r, ask_);
         }
       }
-      for (auto& [call, beats] : without_join_) {
-        if (++beats == kJoinBeats) {
-          EndCall(call, absl::DeadlineExceededError(
-                            absl::StrCat("no `join` came within ", absl::FormatDuration(kJoinBeats * beat_))));
+      for (auto& [call, heartbeats] : without_join_) {
+        if (++heartbeats == kJoinHeartbeats) {
+          EndCall(call, absl::DeadlineExceededError(absl::StrCat("no `join` came within ",
+                                                                 absl::FormatDuration(kJoinHeartbeats * heartbeat_))));
         }
       }
     }
@@ -341,7 +322,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   // On the leader the rank hears it, should it go on. A follower says it as it leaves.
   void GiveUp(int rank) {
-    const std::string why = absl::StrCat(NameOf(rank), " ", silence_.FateOf(rank));
+    const std::string why = absl::StrCat(NameOf(rank), " ", liveness_.FateOf(rank));
     left_[rank] = true;
     Lose(absl::UnavailableError(why), /*said=*/true);
     if (is_leader()) lanes_[rank].cancel(absl::DeadlineExceededError(why));
@@ -352,7 +333,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     std::string fate;
     {
       const std::lock_guard lock(mutex_);
-      fate = silence_.FateOf(rank);
+      fate = liveness_.FateOf(rank);
       lanes_[rank] = {};
       if (!leaving_ && !left_[rank]) {
         const bool refused =
@@ -451,7 +432,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     }
     joined_[join.rank()] = join.endpoint();
     lanes_[join.rank()] = std::move(lane);
-    silence_.Heard(join.rank());
+    liveness_.Heard(join.rank());
     Welcome();
     return absl::OkStatus();
   }
@@ -466,7 +447,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
     follower_ = std::make_unique<FollowerEnd>(leader);
     lanes_[0] = {.outbox = follower_->outbox,
                  .cancel = [this](const absl::Status&) { follower_->context.TryCancel(); }};
-    silence_.Heard(0);
+    liveness_.Heard(0);
     Say(0, std::move(join));
     follower_->reader = std::thread([this, end = follower_.get()] {
       RankMessage message;
@@ -478,7 +459,7 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
   const RankContext& context_;
   const Callbacks callbacks_;
-  const absl::Duration beat_;
+  const absl::Duration heartbeat_;
   const RankMessage ask_ = [] {
     RankMessage ask;
     ask.set_ask(true);
@@ -497,8 +478,8 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
   std::vector<std::string> joined_;  // endpoints, by rank
   std::vector<LaneEnd> lanes_;       // by rank; a follower has one, to rank 0
   std::vector<bool> left_;           // by rank: it has said so, or is given up
-  Silence silence_;
-  std::map<grpc_call*, int> without_join_;  // the leader's lanes whose first message has not come, and their beats
+  Liveness liveness_;
+  std::map<grpc_call*, int> without_join_;  // the leader's lanes whose first message has not come, and their heartbeats
   std::unique_ptr<FollowerEnd> follower_;   // constant from Join on
   bool welcome_ = false;                    // all have joined
   int ranks_loaded_ = 0;                    // on the leader
@@ -510,8 +491,9 @@ class RankGroupImpl final : public RankGroup, private Rank::Service {
 
 }  // namespace
 
-std::unique_ptr<RankGroup> RankGroup::Create(const RankContext& context, Callbacks callbacks, absl::Duration beat) {
-  return std::make_unique<RankGroupImpl>(context, std::move(callbacks), beat);
+std::unique_ptr<RankGroup> RankGroup::Create(const RankContext& context, Callbacks callbacks,
+                                             absl::Duration heartbeat) {
+  return std::make_unique<RankGroupImpl>(context, std::move(callbacks), heartbeat);
 }
 
 }  // namespace quartet

@@ -36,16 +36,16 @@ struct RankOutput {
 
 // The ranks of one service.
 //
-//   group     the ranks of one service. It fails as one: any of them that is gone, or cannot go on, ends all
-//   leader    rank 0, which clients talk to; the others are followers
-//   lane      the stream between the leader and one follower, on which they say all that they say to each other
-//   call      what the leader makes every rank do: a method, and for each rank a part with a header and items
-//   beside    of a call: it enters no collective and waits in no queue
-//   event     a message of the service over the lane, outside of calls
-//   executor  the one thread of a rank that enters LibTorch and collectives
-//   beat      how often a rank looks whether the others are there, and the unit of its patience
-//   silent    of a rank: nothing has come over its lane for some beats. After 25 it is given up
-//   gone      of a rank: its lane has ended without a word, while this rank was running
+//   group       the ranks of one service. It fails as one: any of them that is gone, or cannot go on, ends all
+//   leader      rank 0, which clients talk to; the others are followers
+//   lane        the stream between the leader and one follower, on which they say all that they say to each other
+//   call        what the leader makes every rank do: a method, and for each rank a part with a header and items
+//   concurrent  of a call: it enters no collective and waits in no queue
+//   event       a message of the service over the lane, outside of calls
+//   executor    the one thread of a rank that enters LibTorch and collectives
+//   heartbeat   how often a rank looks whether the others are there, and the unit of its patience
+//   silent      of a rank: nothing has come over its lane for some heartbeats. After 25 it is given up
+//   gone        of a rank: its lane has ended without a word, while this rank was running
 //
 // Every rank registers the same methods before Start. The leader then calls Run; the handler of `method` runs once on
 // every rank, on that rank's executor. Calls wait on the leader and nowhere else: one is sent to all ranks once the one
@@ -83,10 +83,10 @@ class RankGroup {
     std::function<void(int rank, const std::string& fate)> on_end;
   };
 
-  // `context`, whose `endpoint` is set, must outlive the group. A lane whose first message has not come after 10 beats
-  // is ended.
+  // `context`, whose `endpoint` is set, must outlive the group. A lane whose first message has not come after 10
+  // heartbeats is ended.
   static std::unique_ptr<RankGroup> Create(const RankContext& context, Callbacks callbacks,
-                                           absl::Duration beat = absl::Seconds(1));
+                                           absl::Duration heartbeat = absl::Seconds(1));
   virtual ~RankGroup() = default;
 
   virtual int rank() const = 0;
