@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Fails where a document names a file, a folder or a test (`path_test.cc`: `Name`) of the project that is not there, or links
-# to nothing, and where a folder of more than five files has no README.md.
+# to nothing, where the README.md of a folder names a source file alone that is neither in it nor below, and where a folder of
+# more than five files has no README.md.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 git ls-files '*.md' ':!:third_party' | python3 -c '
-import os, re, sys
+import glob, os, re, sys
 top = {entry for entry in os.listdir(".") if os.path.isdir(entry) and not entry.startswith((".", "bazel-"))}
 bad = 0
 for document in sys.stdin.read().split():
@@ -15,6 +16,10 @@ for document in sys.stdin.read().split():
         # A path from the root begins with a folder of the root, and names a folder or a file with an ending.
         if path.split("/")[0] in top and "/" in path and (path.endswith("/") or re.search(r"\.\w+$", path)):
             named.add(path)
+    if document.endswith("/README.md"):
+        for path in set(re.findall(r"`([\w-]+(?:/[\w-]+)?\.(?:cc|h|cu|proto))`", text)):
+            if not os.path.exists(path) and not glob.glob(f"{folder}/**/{path}", recursive=True):
+                named.add(os.path.join(folder, path))
     for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
         named.add(os.path.normpath(os.path.join(folder, link)))
     for path, test in re.findall(r"`([\w./]+_test\.cc)`: `(\w+)`", text):
