@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/run_folder/file_tail.h"
 #include "core/run_folder/private_folder.h"
 #include "core/run_folder/record_fields.h"
 #include "core/run_folder/run_lock.h"
@@ -133,6 +133,9 @@ absl::Status AskRun(const std::string& run_dir, ControlRequest request,
     return absl::PermissionDeniedError(
         absl::StrCat(folder, " is of another user; only a run's own user may change it"));
   }
+  FileTail answers(folder + kAnswers);
+  std::string lines;
+  QUARTET_RETURN_IF_ERROR(answers.Read(&lines));  // to what was asked before
   request.id = NewId();
   // Written beside and linked, so that it appears whole and over nobody else's.
   const std::string beside = absl::StrCat(folder, "/", request.id);
@@ -142,7 +145,6 @@ absl::Status AskRun(const std::string& run_dir, ControlRequest request,
                                                   {"service", request.service},
                                                   {"programs_folder", request.programs_folder}}),
                                           0600));
-  std::ifstream answers(folder + kAnswers, std::ios::ate);
   const int linked = link(beside.c_str(), path.c_str());
   const int error = errno;
   unlink(beside.c_str());
@@ -151,18 +153,10 @@ absl::Status AskRun(const std::string& run_dir, ControlRequest request,
   }
   if (linked != 0) return absl::ErrnoToStatus(error, "cannot write " + path);
 
-  // Only whole lines are taken.
-  std::string read;
   for (bool last_look = false;;) {
-    if (!answers.is_open()) answers.open(folder + kAnswers);
-    answers.clear();
-    for (char c; answers.get(c);) {
-      if (c != '\n') {
-        read.push_back(c);
-        continue;
-      }
-      const Json answer = Json::parse(std::exchange(read, ""), nullptr, /*allow_exceptions=*/false);
-      if (!answer.is_object() || TextIn(answer, "id") != request.id) continue;
+    QUARTET_RETURN_IF_ERROR(answers.Read(&lines));
+    for (const Json& answer : Records(lines)) {
+      if (TextIn(answer, "id") != request.id) continue;
       if (!answer.contains("code")) {
         on_text(TextIn(answer, "text"));
         continue;
