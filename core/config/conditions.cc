@@ -3,8 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
-#include "core/config/address.h"
 #include "core/field_rules/field_rules.h"
+#include "core/network/address.h"
 
 namespace quartet {
 

@@ -11,7 +11,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/certificates/certificates.h"
-#include "core/config/address.h"
+#include "core/network/address.h"
 #include "core/network/local_users.h"
 
 namespace quartet {

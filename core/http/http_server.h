@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/base/byte_budget.h"
-#include "core/config/address.h"
+#include "core/network/address.h"
 
 namespace quartet {
 

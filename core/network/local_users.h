@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "core/config/address.h"
+#include "core/network/address.h"
 
 namespace quartet {
 

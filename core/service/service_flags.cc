@@ -8,10 +8,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/config/address.h"
 #include "core/config/help.h"
 #include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
+#include "core/network/address.h"
 
 namespace quartet {
 namespace {

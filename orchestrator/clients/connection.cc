@@ -4,7 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/config/address.h"
+#include "core/network/address.h"
 #include "core/network/local_users.h"
 #include "core/service/rpc/status_conversion.h"
 

@@ -15,7 +15,7 @@
 #include "core/base/deadline.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
-#include "core/config/address.h"
+#include "core/network/address.h"
 #include "core/network/resolve_host.h"
 #include "orchestrator/launch/service_launcher.h"
 

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
-#include "core/config/address.h"
 #include "core/config/checks/checks.h"
 #include "core/config/conditions.h"
+#include "core/network/address.h"
 
 namespace quartet {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "core/config/address.h"
+#include "core/network/address.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
-#include "core/config/address.h"
+#include "core/network/address.h"
 
 namespace quartet {
 

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/config/address.h"
+#include "core/network/address.h"
 
 namespace quartet {
 

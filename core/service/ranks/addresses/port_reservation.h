@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "core/config/address.h"
+#include "core/network/address.h"
 
 namespace quartet {
 

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/config/address.h"
+#include "core/network/address.h"
 #include "core/service/ranks/addresses/host_address.h"
 
 namespace quartet {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/config/address.h"
+#include "core/network/address.h"
 #include "core/service/ranks/addresses/host_address.h"
 
 namespace quartet {

@@ -1,4 +1,4 @@
-#include "core/config/address.h"
+#include "core/network/address.h"
 
 #include <arpa/inet.h>
 
