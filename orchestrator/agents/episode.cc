@@ -139,6 +139,7 @@ absl::StatusOr<EpisodeRequest> Episode::Begin(std::vector<ChatMessage> messages,
   }
   turns_.push_back(std::move(turn));
   EpisodeRequest request{.turn = static_cast<int64_t>(turns_.size()) - 1};
+  request.text = turns_.back().text;
   request.prompt = PromptOf(request.turn);
   request.repeats = asked_[HashOf(request.prompt)]++;
   return request;
@@ -152,6 +153,12 @@ void Episode::Answered(int64_t turn, DrawnAnswer drawn, ChatMessage message) {
   turns_[turn].drawn = std::move(drawn);
   turns_[turn].message = std::move(message);
   turns_[turn].answered = true;
+}
+
+void Episode::Undelivered(int64_t turn) {
+  QUARTET_CHECK(turns_.at(turn).answered);
+  std::erase(by_message_[Told(turns_[turn].message)], turn);
+  turns_[turn].delivered = false;
 }
 
 std::vector<int64_t> Episode::PutBack(std::vector<ChatMessage>* messages, std::vector<uint64_t>* conversations) const {
@@ -251,20 +258,23 @@ std::vector<int32_t> Episode::PromptOf(int64_t turn) const {
 }
 
 std::vector<EpisodeSequence> Episode::Sequences() const {
-  std::vector<bool> is_last(turns_.size());
-  for (size_t turn = 0; turn < turns_.size(); ++turn) {
-    is_last[turn] = turns_[turn].answered && !turns_[turn].drawn.ids.empty();
-    if (is_last[turn] && turns_[turn].parent >= 0) is_last[turns_[turn].parent] = false;
+  const auto has_actions = [this](size_t turn) {
+    return turns_[turn].answered && turns_[turn].delivered && !turns_[turn].drawn.ids.empty();
+  };
+  std::vector<bool> leads_on(turns_.size());  // to a later turn that has actions
+  for (size_t turn = turns_.size(); turn-- > 0;) {
+    if (turns_[turn].parent >= 0 && (has_actions(turn) || leads_on[turn])) leads_on[turns_[turn].parent] = true;
   }
   std::vector<EpisodeSequence> sequences;
   for (size_t turn = 0; turn < turns_.size(); ++turn) {
-    if (!is_last[turn]) continue;
+    if (!has_actions(turn) || leads_on[turn]) continue;
     sequences.push_back({.last_turn = static_cast<int64_t>(turn), .ids = PromptOf(turn)});
     Append(turns_[turn].drawn.ids, &sequences.back().ids);
   }
   std::ranges::stable_sort(sequences, {}, &EpisodeSequence::ids);
 
-  std::vector<bool> trained(turns_.size());
+  std::vector<bool> trained;
+  for (const Turn& turn : turns_) trained.push_back(!turn.delivered);
   for (EpisodeSequence& sequence : sequences) {
     for (const int64_t on_path : PathTo(sequence.last_turn)) {
       const DrawnAnswer& drawn = turns_[on_path].drawn;

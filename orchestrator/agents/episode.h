@@ -17,6 +17,7 @@ namespace quartet {
 // What is asked of a policy.
 struct EpisodeRequest {
   int64_t turn = 0;  // its name in this episode: 0, 1, ...
+  std::string text;  // of the prompt, as the template writes it
   std::vector<int32_t> prompt;
   int64_t repeats = 0;  // how many requests before it had this prompt
 };
@@ -59,6 +60,9 @@ class Episode {
   // Turns without an answer leave nothing behind.
   void Answered(int64_t turn, DrawnAnswer drawn, ChatMessage message);
 
+  // The client has not got the answer of that turn: what was drawn is no action, and no later turn goes on from it.
+  void Undelivered(int64_t turn);
+
   // Every id that was drawn is an action in one of these, the first that has it, and stands behind the ids that it was
   // drawn behind. A turn that several others go on from is context in the later ones. The order follows from ids alone,
   // not from when answers came.
@@ -72,6 +76,7 @@ class Episode {
     size_t opening = 0;         // where in `text` the answer's turn is opened
     uint64_t conversation = 0;  // a hash of the messages asked with
     bool answered = false;
+    bool delivered = true;  // as far as is known
     DrawnAnswer drawn;
     ChatMessage message;
   };

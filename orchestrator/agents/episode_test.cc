@@ -79,6 +79,27 @@ MATCHER_P(BeginsWith, ids, "") { return arg.size() >= ids.size() && std::equal(i
 
 int64_t Actions(const EpisodeSequence& sequence) { return std::ranges::count(sequence.is_action, true); }
 
+TEST(Episode, TrainsOnNothingThatWasNotDelivered) {
+  Played episode("grouped_results");
+  const EpisodeRequest first = episode.Ask({User("2 and 2?")});
+  const Ids lost = episode.Answer(first, "four", Said("four"));
+  // A request that came before it was known goes on from it.
+  const EpisodeRequest behind = episode.Ask({User("2 and 2?"), Said("four"), User("and 3?")});
+  EXPECT_THAT(behind.prompt, BeginsWith(Together(first.prompt, lost)));
+  episode->Undelivered(first.turn);
+  EXPECT_TRUE(episode->Sequences().empty());
+
+  const Ids drawn = episode.Answer(behind, "seven", Said("seven"));
+  auto sequences = episode->Sequences();
+  ASSERT_EQ(sequences.size(), 1);
+  EXPECT_EQ(sequences[0].ids, Together(behind.prompt, drawn));
+  EXPECT_EQ(Actions(sequences[0]), drawn.size());
+
+  // One that came later does not.
+  const EpisodeRequest later = episode.Ask({User("2 and 2?"), Said("four"), User("and 4?")});
+  EXPECT_EQ(later.prompt, episode.Encoded(later.text));
+}
+
 TEST(Episode, LosesNoMessageWhereAnAnswerIsRepeatedByTheClient) {
   for (const char* name : {"grouped_results", "dated", "keeps_thoughts", "drops_thoughts"}) {
     Played episode(name);

@@ -1,0 +1,262 @@
+#include "orchestrator/agents/served_episode.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <ranges>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/base/hash.h"
+#include "core/base/logging.h"
+#include "core/base/random.h"
+#include "core/base/status_macros.h"
+#include "core/openai/api_error.h"
+#include "core/openai/front_replies.h"
+#include "core/openai/openai_response.h"
+#include "orchestrator/agents/run_sampling.h"
+
+namespace quartet {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr char kBodies[] = "max_bodies_bytes";  // of HttpServerOptions
+
+absl::Status Failed(const absl::Status& policy) {
+  return absl::UnavailableError(absl::StrCat("the episode has failed, since the policy has: ", policy.message()));
+}
+
+uint64_t SeedOf(uint64_t episode, const EpisodeRequest& request) {
+  const uint64_t prompt = HashBytes(
+      {reinterpret_cast<const char*>(request.prompt.data()), request.prompt.size() * sizeof(request.prompt[0])});
+  return Random::Of({episode, prompt, static_cast<uint64_t>(request.repeats)}).Next();
+}
+
+// All that was drawn, as a stream has it before its end.
+GenerateReply TokensOf(const GeneratedSequence& drawn) {
+  GenerateReply reply;
+  GeneratedTokens& tokens = *reply.mutable_tokens();
+  const auto& ids = drawn.tokens().ids();
+  tokens.mutable_ids()->Assign(ids.end() - drawn.log_probs_size(), ids.end());
+  *tokens.mutable_log_probs() = drawn.log_probs();
+  *tokens.mutable_alternatives() = drawn.alternatives();
+  return reply;
+}
+
+DrawnAnswer DrawnOf(const GeneratedSequence& drawn) {
+  const auto& ids = drawn.tokens().ids();
+  return {.ids = {ids.end() - drawn.log_probs_size(), ids.end()},
+          .log_probs = {drawn.log_probs().begin(), drawn.log_probs().end()},
+          .sampled_log_probs = {drawn.sampled_log_probs().begin(), drawn.sampled_log_probs().end()},
+          .policy_versions = {drawn.policy_versions().begin(), drawn.policy_versions().end()}};
+}
+
+// As OpenAI's interface has them.
+OrderedJson ToOpenAi(const std::vector<ChatMessage>& messages) {
+  OrderedJson list = OrderedJson::array();
+  for (OrderedJson message : messages) {
+    if (message.contains("tool_calls")) {
+      for (OrderedJson& call : message["tool_calls"]) {
+        OrderedJson& arguments = call["function"]["arguments"];
+        arguments = arguments.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
+      }
+    }
+    list.push_back(std::move(message));
+  }
+  return list;
+}
+
+}  // namespace
+
+absl::Status EpisodeIsClosed() {
+  return absl::UnimplementedError("there is no such episode here: it is closed, or never was");
+}
+
+class ServedEpisode::Call {
+ public:
+  // Null where the episode is closed.
+  static std::shared_ptr<Call> Begin(std::shared_ptr<ServedEpisode> episode) {
+    const std::lock_guard lock(episode->mutex_);
+    if (episode->closing_.stop_requested()) return nullptr;
+    if (episode->calls_++ == 0) episode->busy_since_ = std::chrono::steady_clock::now();
+    return std::make_shared<Call>(std::move(episode));
+  }
+  explicit Call(std::shared_ptr<ServedEpisode> episode) : episode_(std::move(episode)) {}
+  ~Call() {
+    const std::lock_guard lock(episode_->mutex_);
+    if (--episode_->calls_ == 0) {
+      episode_->record_.policy_seconds +=
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - episode_->busy_since_).count();
+    }
+    episode_->call_ended_.notify_all();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+ private:
+  const std::shared_ptr<ServedEpisode> episode_;
+};
+
+ServedEpisode::ServedEpisode(const EpisodeOptions* options, CallGate* gate, uint64_t seed, uint64_t policy_version)
+    : options_(*options),
+      model_({.name = options->model,
+              .tokenizer = options->tokenizer,
+              .vocab_size = options->vocab_size,
+              .max_model_len = options->max_len,
+              .max_sequences = std::numeric_limits<int32_t>::max()}),  // HoldRunSampling bounds them
+      gate_(*gate),
+      seed_(seed),
+      policy_version_(policy_version),
+      episode_(options->tokenizer, options->end_token_ids) {}
+
+HttpReply ServedEpisode::Complete(HttpRequest& request, const std::stop_token& gone) {
+  const std::shared_ptr<Call> call = Call::Begin(shared_from_this());
+  if (call == nullptr) return ErrorReply(EpisodeIsClosed());
+  absl::StatusOr<Asked> asked;
+  {
+    ByteBudget::Share reading(request.bodies);
+    if (std::optional<HttpReply> refusal = HoldWhileRead(request, kBodies, &reading))
+      return Refuse(*std::move(refusal));
+    absl::StatusOr<OpenAiChat> chat = ReadOpenAiChat(request.body, model_, /*seed=*/0);
+    if (!chat.ok()) return Refuse(ErrorReply(chat.status()));
+    const absl::StatusOr<std::vector<std::string>> set_aside = HoldRunSampling(options_.sampling, &*chat);
+    if (!set_aside.ok()) return Refuse(ErrorReply(set_aside.status()));
+    if (!set_aside->empty()) options_.on_set_aside(*set_aside);
+    asked = Ask(*std::move(chat));
+    request.DropBody();
+  }
+  if (!asked.ok()) return Refuse(ErrorReply(asked.status()));
+  absl::StatusOr<GeneratedSequence> drawn = Generate(*asked, gone);
+  if (!drawn.ok()) return ErrorReply(drawn.status());
+  return Answer(*std::move(asked), *std::move(drawn), call);
+}
+
+absl::StatusOr<ServedEpisode::Asked> ServedEpisode::Ask(OpenAiChat chat) {
+  const std::lock_guard lock(mutex_);
+  if (!record_.policy.ok()) return Failed(record_.policy);
+  if (asked_ >= options_.max_turns) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the episode has had ", asked_, " answers; allowed: at most agent.max_turns = ", options_.max_turns));
+  }
+  const absl::StatusOr<EpisodeRequest> begun = episode_.Begin(chat.messages, chat.kwargs);
+  if (!begun.ok()) return ChatError(chat, *model_.tokenizer, begun.status());
+  const auto prompt_len = static_cast<int64_t>(begun->prompt.size());
+  if (prompt_len >= options_.max_len) {
+    return ContextLengthError("messages", absl::StrCat("has ", prompt_len,
+                                                       " tokens, which leave no room for an answer: "
+                                                       "this model's maximum context length is ",
+                                                       options_.max_len, " tokens"));
+  }
+  SamplingParams& sampling = *chat.request.header.mutable_sampling();
+  chat.max_tokens = static_cast<int32_t>(std::min<int64_t>(*chat.max_tokens, options_.max_len - prompt_len));
+  sampling.set_min_tokens(std::clamp(sampling.min_tokens(), 0, std::max(*chat.max_tokens, 0)));
+  sampling.set_seed(SeedOf(seed_, *begun));
+  std::vector<ChatMessage> messages = std::move(chat.messages);
+  Asked asked{.turn = begun->turn};
+  QUARTET_ASSIGN_OR_RETURN(asked.request, WithPrompt(std::move(chat), begun->text, begun->prompt, model_));
+  asked.request.header.set_policy_version(policy_version_);
+  asked.request.header.set_stream_tokens(false);
+  asked.request.header.set_affinity(std::max<uint64_t>(seed_, 1));
+  turns_[asked.turn].messages = std::move(messages);
+  ++asked_;
+  return asked;
+}
+
+absl::StatusOr<GeneratedSequence> ServedEpisode::Generate(const Asked& asked, const std::stop_token& gone) {
+  std::stop_source give_up;
+  const auto stop = [&give_up] { give_up.request_stop(); };
+  const std::stop_callback on_gone(gone, stop);
+  const std::stop_callback on_close(closing_.get_token(), stop);
+  const CallGate::Place place(&gate_, give_up.get_token());
+  absl::StatusOr<GeneratedSequence> drawn = absl::CancelledError();
+  if (!give_up.stop_requested()) {
+    drawn = options_.generate(asked.request.header, asked.request.prompts[0], give_up.get_token());
+  }
+  if (closing_.stop_requested()) return EpisodeIsClosed();
+  if (gone.stop_requested()) return absl::CancelledError("the client has gone");
+  if (drawn.ok()) return drawn;
+  const std::lock_guard lock(mutex_);
+  if (record_.policy.ok()) record_.policy = drawn.status();
+  return Failed(record_.policy);
+}
+
+HttpReply ServedEpisode::Answer(Asked asked, GeneratedSequence drawn, const std::shared_ptr<Call>& call) {
+  const bool stream = asked.request.stream;
+  // Ids of calls follow from it, and later prompts may have these in them.
+  const std::string id = absl::StrFormat("%016x", asked.request.header.sampling().seed());
+  OpenAiAnswer answer(std::move(asked.request), model_,
+                      {.id = id,
+                       .created = absl::ToUnixSeconds(absl::Now()),
+                       .policy_version = policy_version_,
+                       .end_token_ids = {options_.end_token_ids.begin(), options_.end_token_ids.end()},
+                       .keeps_messages = true});
+  GenerateReply whole;
+  *whole.mutable_sequence() = std::move(drawn);
+  HttpReply reply;
+  if (stream) {
+    reply.content_type = "text/event-stream; charset=utf-8";
+    reply.headers["Cache-Control"] = "no-cache";
+    reply.body = answer.Begin() + answer.Take(TokensOf(whole.sequence()));
+  }
+  reply.body += answer.Take(whole);
+  reply.body += stream ? answer.End() : answer.Whole();
+
+  const absl::StatusOr<ChatMessage> message = ReadOpenAiMessage(answer.Message(0), "message");
+  QUARTET_CHECK(message.ok()) << message.status().message();
+  DrawnAnswer of_turn = DrawnOf(whole.sequence());
+  const std::lock_guard lock(mutex_);
+  if (closing_.stop_requested()) return ErrorReply(EpisodeIsClosed());
+  // Before it is sent: the next request may come, on another connection, before the sending is known to have ended.
+  Turn& turn = turns_[asked.turn];
+  turn.text = options_.tokenizer->Decode(of_turn.ids, /*skip_special_tokens=*/true);
+  turn.truncated = whole.sequence().finish_reason() == GeneratedSequence::LENGTH;
+  turn.messages.push_back(*message);
+  turn.place = ++answers_;
+  episode_.Answered(asked.turn, std::move(of_turn), *message);
+  reply.when_sent = [this, name = asked.turn, call](bool delivered) {
+    if (!delivered) Undelivered(name);
+  };
+  return reply;
+}
+
+void ServedEpisode::Undelivered(int64_t turn) {
+  const std::lock_guard lock(mutex_);
+  episode_.Undelivered(turn);
+  turns_[turn].place = 0;
+}
+
+HttpReply ServedEpisode::Refuse(HttpReply reply) {
+  if (reply.status / 100 != 4) return reply;
+  const std::lock_guard lock(mutex_);
+  if (record_.refused++ == 0) {
+    record_.refusal = nlohmann::json::parse(reply.body)["error"]["message"].get<std::string>();
+  }
+  return reply;
+}
+
+EpisodeRecord ServedEpisode::Close() {
+  GiveUp();
+  std::unique_lock lock(mutex_);
+  call_ended_.wait(lock, [this] { return calls_ == 0; });
+  record_.sequences = episode_.Sequences();
+  for (const EpisodeSequence& sequence : record_.sequences) {
+    record_.turns.push_back(ToOpenAi(turns_[sequence.last_turn].messages));
+  }
+  int64_t last = 0;
+  for (Turn& turn : turns_ | std::views::values) {
+    record_.calls += static_cast<int64_t>(turn.place > 0);
+    if (turn.place <= last) continue;
+    last = turn.place;
+    record_.response = turn.text;
+    record_.truncated = turn.truncated;
+  }
+  return std::move(record_);
+}
+
+}  // namespace quartet
