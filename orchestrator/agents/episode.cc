@@ -48,11 +48,11 @@ nlohmann::json Value(const OrderedJson& written) {
 
 OrderedJson CallsOf(const ChatMessage& message) { return message.value("tool_calls", OrderedJson::array()); }
 
-// What has to be the same of an answer and of a message that comes again; beside it, what may be left out.
-std::string Told(const ChatMessage& message) {
+// A hash of what has to be the same of an answer and of a message that comes again; beside it, what may be left out.
+uint64_t Told(const ChatMessage& message) {
   nlohmann::json told = {message.value("role", ""), message.value("name", ""), StrippedPart(message, "content")};
   for (const OrderedJson& call : CallsOf(message)) told.push_back(Value(call["function"]));
-  return Dump(told);
+  return HashBytes(Dump(told));
 }
 
 bool IsLeftOutOrSame(const OrderedJson& again, const OrderedJson& answered) {
@@ -67,6 +67,31 @@ bool AgreeInWhatMayBeLeftOut(const ChatMessage& again, const ChatMessage& answer
     }
   }
   return IsLeftOutOrSame(StrippedPart(again, "reasoning_content"), StrippedPart(answered, "reasoning_content"));
+}
+
+std::string WithoutSpace(std::string_view text) {
+  std::string rest(text);
+  std::erase_if(rest, [](char byte) { return absl::ascii_isspace(byte); });
+  return rest;
+}
+
+// Whether `drawn`, which ended by itself, has what a template writes of `message` behind its last part, such as the end
+// of a thought or of a call, and the ids of its calls.
+bool IsDrawnToItsEnd(std::string_view drawn, std::string_view written, const ChatMessage& message) {
+  const OrderedJson calls = CallsOf(message);
+  for (const OrderedJson& call : calls) {
+    const std::string id = call.value("id", "");
+    if (written.find(id) != std::string_view::npos && drawn.find(id) == std::string_view::npos) return false;
+  }
+  size_t end = written.size();
+  if (!calls.empty()) {
+    if (const size_t brace = written.rfind('}'); brace != std::string_view::npos) end = brace + 1;
+  } else {
+    const std::string content = StrippedPart(message, "content");
+    const std::string last = content.empty() ? StrippedPart(message, "reasoning_content") : content;
+    if (const size_t at = written.rfind(last); at != std::string_view::npos) end = at + last.size();
+  }
+  return WithoutSpace(drawn).ends_with(WithoutSpace(written.substr(end)));
 }
 
 size_t CommonPrefix(std::string_view a, std::string_view b) {
@@ -101,6 +126,12 @@ void Append(const std::vector<T>& more, std::vector<T>* to) {
 
 }  // namespace
 
+Episode::KnownText::KnownText(std::string_view text) : size(text.size()), hash(HashBytes(text)) {}
+
+bool Episode::KnownText::Begins(std::string_view text) const {
+  return text.size() >= size && HashBytes(text.substr(0, size)) == hash;
+}
+
 Episode::Episode(const Tokenizer* tokenizer, const std::vector<int32_t>& ends) : tokenizer_(tokenizer) {
   for (const int32_t end : ends) {
     std::string text = tokenizer->DecodeUncleaned({end}, /*skip_special_tokens=*/false);
@@ -110,24 +141,28 @@ Episode::Episode(const Tokenizer* tokenizer, const std::vector<int32_t>& ends) :
 
 absl::StatusOr<EpisodeRequest> Episode::Begin(std::vector<ChatMessage> messages, const OrderedJson& kwargs) {
   Turn turn;
-  std::vector<uint64_t> conversations;
-  const std::vector<int64_t> answers = PutBack(&messages, &conversations);
-  turn.conversation = conversations.back();
-  QUARTET_ASSIGN_OR_RETURN(turn.text, tokenizer_->ApplyChatTemplate(messages, /*add_generation_prompt=*/true, kwargs));
+  const uint64_t kwargs_hash = HashBytes(Dump(kwargs));
+  const std::vector<int64_t> answers = PutBack(&messages, kwargs_hash);
+  QUARTET_ASSIGN_OR_RETURN(std::string text,
+                           tokenizer_->ApplyChatTemplate(messages, /*add_generation_prompt=*/true, kwargs));
   const absl::StatusOr<std::string> unopened = tokenizer_->ApplyChatTemplate(messages, false, kwargs);
-  turn.opening = unopened.ok() && turn.text.starts_with(*unopened) ? unopened->size() : turn.text.size();
+  turn.text = KnownText(text);
+  turn.before_opening = KnownText(unopened.ok() && text.starts_with(*unopened) ? *unopened : text);
+  const std::vector<int64_t> lines = LinesOf(messages, answers, kwargs_hash);
+  turn.asked = lines.back();
 
   for (size_t count = messages.size(); count > 0 && turn.parent < 0; --count) {
     const int64_t answer = answers[count - 1];
     if (answer < 0) continue;
     // The same words may have been answered to something else.
-    if (conversations[count - 1] != turns_[answer].conversation) {
+    if (lines[count - 1] != turns_[answer].asked) {
       const absl::StatusOr<std::string> asked =
           tokenizer_->ApplyChatTemplate({messages.begin(), messages.begin() + count - 1}, true, kwargs);
-      if (!asked.ok() || *asked != turns_[answer].text) continue;
+      const KnownText& known = turns_[answer].text;
+      if (!asked.ok() || asked->size() != known.size || !known.Begins(*asked)) continue;
     }
     const std::string_view behind =
-        BehindTurn(turns_[answer], {messages.begin(), messages.begin() + count}, kwargs, turn.text);
+        BehindTurn(turns_[answer], {messages.begin(), messages.begin() + count}, kwargs, text);
     if (behind.empty()) continue;
     QUARTET_ASSIGN_OR_RETURN(std::optional<std::vector<int32_t>> ids, IdsBehindTurn(turns_[answer], behind));
     if (!ids) continue;
@@ -135,11 +170,11 @@ absl::StatusOr<EpisodeRequest> Episode::Begin(std::vector<ChatMessage> messages,
     turn.fed = *std::move(ids);
   }
   if (turn.parent < 0) {
-    QUARTET_ASSIGN_OR_RETURN(turn.fed, tokenizer_->Encode(turn.text, /*add_special_tokens=*/false));
+    QUARTET_ASSIGN_OR_RETURN(turn.fed, tokenizer_->Encode(text, /*add_special_tokens=*/false));
   }
   turns_.push_back(std::move(turn));
   EpisodeRequest request{.turn = static_cast<int64_t>(turns_.size()) - 1};
-  request.text = turns_.back().text;
+  request.text = std::move(text);
   request.prompt = PromptOf(request.turn);
   request.repeats = asked_[HashOf(request.prompt)]++;
   return request;
@@ -148,7 +183,7 @@ absl::StatusOr<EpisodeRequest> Episode::Begin(std::vector<ChatMessage> messages,
 void Episode::Answered(int64_t turn, DrawnAnswer drawn, ChatMessage message) {
   QUARTET_CHECK(turn >= 0 && turn < static_cast<int64_t>(turns_.size()) && !turns_[turn].answered);
   QUARTET_CHECK(drawn.log_probs.size() == drawn.ids.size() && drawn.policy_versions.size() == drawn.ids.size());
-  std::vector<int64_t>& same = by_message_[Told(message)];
+  std::vector<int64_t>& same = told_[Told(message)];
   same.insert(std::upper_bound(same.begin(), same.end(), turn), turn);
   turns_[turn].drawn = std::move(drawn);
   turns_[turn].message = std::move(message);
@@ -157,60 +192,99 @@ void Episode::Answered(int64_t turn, DrawnAnswer drawn, ChatMessage message) {
 
 void Episode::Undelivered(int64_t turn) {
   QUARTET_CHECK(turns_.at(turn).answered);
-  std::erase(by_message_[Told(turns_[turn].message)], turn);
+  std::erase(told_[Told(turns_[turn].message)], turn);
   turns_[turn].delivered = false;
 }
 
-std::vector<int64_t> Episode::PutBack(std::vector<ChatMessage>* messages, std::vector<uint64_t>* conversations) const {
-  std::vector<int64_t> answers;
-  conversations->assign(1, 0);
-  for (ChatMessage& message : *messages) {
-    answers.push_back(TurnOf(message, conversations->back()));
-    if (answers.back() >= 0) message = turns_[answers.back()].message;
-    conversations->push_back(HashBytes(Dump(message), conversations->back()));
+// From the last message on: of several answers that tell the same, the one whose conversation is told for longest, and
+// with it the answers of that conversation; of several again, the last.
+std::vector<int64_t> Episode::PutBack(std::vector<ChatMessage>* messages, uint64_t kwargs) const {
+  std::vector<uint64_t> told;
+  for (const ChatMessage& message : *messages) told.push_back(Told(message));
+  std::vector<int64_t> answers(messages->size(), -1);
+  for (size_t count = messages->size(); count > 0; --count) {
+    const auto same = told_.find(told[count - 1]);
+    if (same == told_.end()) continue;
+    int64_t best = -1;
+    std::pair<std::vector<int64_t>, bool> best_before;
+    for (auto turn = same->second.rbegin(); turn != same->second.rend() && !best_before.second; ++turn) {
+      if (!AgreeInWhatMayBeLeftOut((*messages)[count - 1], turns_[*turn].message)) continue;
+      auto before = TurnsBefore(*turn, std::span(*messages).first(count - 1), std::span(told).first(count - 1), kwargs);
+      if (best >= 0 && !before.second && before.first.size() <= best_before.first.size()) continue;
+      best = *turn;
+      best_before = std::move(before);
+    }
+    if (best < 0) continue;
+    answers[count - 1] = best;
+    for (const int64_t turn : best_before.first) answers[--count - 1] = turn;
+  }
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (answers[i] >= 0) (*messages)[i] = turns_[answers[i]].message;
   }
   return answers;
 }
 
-// Of several, one that was asked for with the messages that stand before this one here; of several again, the last.
-int64_t Episode::TurnOf(const ChatMessage& message, uint64_t conversation) const {
-  const auto same = by_message_.find(Told(message));
-  if (same == by_message_.end()) return -1;
-  int64_t elsewhere = -1;
-  for (auto turn = same->second.rbegin(); turn != same->second.rend(); ++turn) {
-    if (!AgreeInWhatMayBeLeftOut(message, turns_[*turn].message)) continue;
-    if (turns_[*turn].conversation == conversation) return *turn;
-    if (elsewhere < 0) elsewhere = *turn;
+std::pair<std::vector<int64_t>, bool> Episode::TurnsBefore(int64_t turn, std::span<const ChatMessage> messages,
+                                                           std::span<const uint64_t> told, uint64_t kwargs) const {
+  std::vector<int64_t> turns;
+  const Line* line = &lines_[turns_[turn].asked];
+  for (; line->before >= 0 && turns.size() < messages.size(); line = &lines_[line->before]) {
+    const size_t at = messages.size() - 1 - turns.size();
+    if (line->told != told[at]) break;
+    if (line->turn >= 0) {
+      const Turn& answer = turns_[line->turn];
+      if (!answer.delivered || !AgreeInWhatMayBeLeftOut(messages[at], answer.message)) break;
+    }
+    turns.push_back(line->turn);
   }
-  return elsewhere;
+  return {turns, turns.size() == messages.size() && line->before < 0 && line->told == kwargs};
+}
+
+std::vector<int64_t> Episode::LinesOf(const std::vector<ChatMessage>& messages, const std::vector<int64_t>& answers,
+                                      uint64_t kwargs) {
+  std::vector<int64_t> lines;
+  const auto add = [&](const Line& line, uint64_t hash) {
+    const auto [place, is_new] = line_of_.try_emplace({line.before, hash}, lines_.size());
+    if (is_new) lines_.push_back(line);
+    lines.push_back(place->second);
+  };
+  add({.told = kwargs}, kwargs);
+  for (size_t i = 0; i < messages.size(); ++i) {
+    add({.before = lines.back(), .told = Told(messages[i]), .turn = answers[i]},
+        HashBytes(Dump(messages[i]), static_cast<uint64_t>(answers[i])));
+  }
+  return lines;
 }
 
 std::string_view Episode::BehindTurn(const Turn& turn, std::vector<ChatMessage> messages, const OrderedJson& kwargs,
                                      std::string_view text) const {
-  if (!text.starts_with(std::string_view(turn.text).substr(0, turn.opening))) return "";
+  const size_t opening = turn.before_opening.size;
+  if (!turn.before_opening.Begins(text)) return "";
   for (const char* part : {"reasoning_content", "content"}) {
-    if (text.find(StrippedPart(turn.message, part), turn.opening) == std::string_view::npos) return "";
+    if (text.find(StrippedPart(turn.message, part), opening) == std::string_view::npos) return "";
   }
   // The conversation as the template writes it where this turn is the last, up to the end of the turn.
   const absl::StatusOr<std::string> whole = tokenizer_->ApplyChatTemplate(messages, false, kwargs);
-  if (!whole.ok() || !whole->starts_with(turn.text)) return "";
+  if (!whole.ok() || !turn.text.Begins(*whole)) return "";
   size_t end_at = 0;
   std::string_view end;
   for (const auto& [id, its_text] : ends_) {
     const size_t found = whole->rfind(its_text);
-    if (found == std::string::npos || found < std::max(end_at, turn.text.size())) continue;
+    if (found == std::string::npos || found < std::max(end_at, turn.text.size)) continue;
     end_at = found;
     end = its_text;
   }
   if (end.empty() || !Stripped(whole->substr(end_at + end.size())).empty()) return "";
   const std::string_view closed = std::string_view(*whole).substr(0, end_at + end.size());
 
+  const std::string_view written_alone = closed.substr(turn.text.size, end_at - turn.text.size);
+  std::vector<int32_t> ids = turn.drawn.ids;
+  if (Ended(turn)) ids.pop_back();
+  const std::string drawn = tokenizer_->DecodeUncleaned(ids, /*skip_special_tokens=*/false);
   // What was cut is what the template has, which may trim it, and not one that closes a thought.
-  if (!Ended(turn)) {
-    const std::string cut = tokenizer_->DecodeUncleaned(turn.drawn.ids, /*skip_special_tokens=*/false);
-    const std::string_view has = closed.substr(turn.text.size(), end_at - turn.text.size());
-    if (cut != has && Stripped(cut) != has) return "";
-  }
+  const bool as_drawn = Ended(turn) ? IsDrawnToItsEnd(drawn, written_alone, turn.message)
+                                    : drawn == written_alone || Stripped(drawn) == written_alone;
+  if (!as_drawn) return "";
 
   size_t size = closed.size();  // of `text`, up to the end of the turn
   if (!text.starts_with(closed)) {
@@ -218,11 +292,11 @@ std::string_view Episode::BehindTurn(const Turn& turn, std::vector<ChatMessage> 
     // is there whatever the answer, the turn is the same.
     messages.back() = MakeChatMessage("assistant", "-");
     const absl::StatusOr<std::string> other = tokenizer_->ApplyChatTemplate(messages, false, kwargs);
-    size = other.ok() ? SizeWithoutLastTurnsOwn(text, closed, end, turn.opening, *other) : 0;
+    size = other.ok() ? SizeWithoutLastTurnsOwn(text, closed, end, opening, *other) : 0;
     if (size == 0) return "";
   }
   // Templates leave thoughts out, or what is said beside calls.
-  const std::string_view written = text.substr(turn.opening, size - turn.opening);
+  const std::string_view written = text.substr(opening, size - opening);
   for (const char* part : {"reasoning_content", "content"}) {
     if (written.find(StrippedPart(turn.message, part)) == std::string_view::npos) return "";
   }

@@ -5,8 +5,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -69,22 +71,43 @@ class Episode {
   std::vector<EpisodeSequence> Sequences() const;
 
  private:
+  // A text that is known again, and not kept.
+  struct KnownText {
+    size_t size = 0;
+    uint64_t hash = 0;
+
+    explicit KnownText(std::string_view text = "");
+    bool Begins(std::string_view text) const;
+  };
+
+  // The end of a conversation. All of an episode are a tree.
+  struct Line {
+    int64_t before = -1;  // the line that this one goes on from; -1: it stands for the kwargs
+    uint64_t told = 0;    // a hash of what is told with it
+    int64_t turn = -1;    // whose answer it is, or -1
+  };
+
   struct Turn {
-    int64_t parent = -1;        // the turn that this one goes on from
-    std::vector<int32_t> fed;   // the prompt, or what of it stands behind the ids of the parent
-    std::string text;           // of the whole prompt, as the template writes it
-    size_t opening = 0;         // where in `text` the answer's turn is opened
-    uint64_t conversation = 0;  // a hash of the messages asked with
+    int64_t parent = -1;       // the turn that this one goes on from
+    std::vector<int32_t> fed;  // the prompt, or what of it stands behind the ids of the parent
+    KnownText text;            // of the whole prompt, as the template writes it
+    KnownText before_opening;  // of it, what stands before the opening of the answer's turn
+    int64_t asked = -1;        // the last line asked with
     bool answered = false;
     bool delivered = true;  // as far as is known
     DrawnAnswer drawn;
     ChatMessage message;
   };
 
-  // Puts what was answered in the place of what the client made of it. By message the turn that it is of, or -1; and
-  // the hash of the messages before it, and of all behind these.
-  std::vector<int64_t> PutBack(std::vector<ChatMessage>* messages, std::vector<uint64_t>* conversations) const;
-  int64_t TurnOf(const ChatMessage& message, uint64_t conversation) const;
+  // Puts what was answered in the place of what the client made of it. By message the turn that it is of, or -1.
+  std::vector<int64_t> PutBack(std::vector<ChatMessage>* messages, uint64_t kwargs) const;
+  // By message the line before it; then the last one.
+  std::vector<int64_t> LinesOf(const std::vector<ChatMessage>& messages, const std::vector<int64_t>& answers,
+                               uint64_t kwargs);
+  // The conversation that `turn` was asked for with, from its end on: the turns of its messages, as long as the client
+  // tells the same in `messages`; and whether these are all of both.
+  std::pair<std::vector<int64_t>, bool> TurnsBefore(int64_t turn, std::span<const ChatMessage> messages,
+                                                    std::span<const uint64_t> told, uint64_t kwargs) const;
   // `messages` end with the answer of `turn`, and are the beginning of those that the template writes as `text`: what
   // stands there from the end token on which it writes behind that answer. "" where the turn does not stand there as it
   // was drawn.
@@ -100,8 +123,10 @@ class Episode {
   const Tokenizer* const tokenizer_;
   std::map<int32_t, std::string> ends_;  // with their texts
   std::vector<Turn> turns_;
-  std::map<std::string, std::vector<int64_t>> by_message_;  // answered turns, by what has to be the same of a message
-  std::map<uint64_t, int64_t> asked_;                       // how often, by a hash of the prompt
+  std::vector<Line> lines_;
+  std::map<std::pair<int64_t, uint64_t>, int64_t> line_of_;  // by the line before it and a hash of its message and turn
+  std::map<uint64_t, std::vector<int64_t>> told_;            // answered turns, by a hash of what is told
+  std::map<uint64_t, int64_t> asked_;                        // how often, by a hash of the prompt
 };
 
 }  // namespace quartet

@@ -26,7 +26,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Chat = std::vector<ChatMessage>;
 
-constexpr char kEnd[] = "<|end|>";
 constexpr char kEmptyThought[] = "<think>\n\n</think>\n\n";
 
 struct DrawnTurn {
@@ -98,8 +97,14 @@ std::vector<EpisodeSequence> EncodedAgain(const Tokenizer& tokenizer, const std:
 // One episode. With `exact`, answers are drawn with the white space that the template writes.
 class RandomEpisode {
  public:
-  RandomEpisode(const Tokenizer& tokenizer, bool thinks, bool exact, uint64_t seed)
-      : tokenizer_(tokenizer), thinks_(thinks), exact_(exact), random_(seed), episode_(&tokenizer, kTemplateEnds) {}
+  RandomEpisode(const Tokenizer& tokenizer, const std::string& end, bool thinks, bool exact, uint64_t seed)
+      : tokenizer_(tokenizer),
+        end_(end),
+        end_id_(tokenizer.TokenToId(end).value()),
+        thinks_(thinks),
+        exact_(exact),
+        random_(seed),
+        episode_(&tokenizer, {end_id_}) {}
 
   void Play(Counts* counts) {
     counts_ = counts;
@@ -166,9 +171,20 @@ class RandomEpisode {
     thread.messages.push_back(MakeChatMessage("user", Words()));
     if (Chance(0.7)) thread.kwargs["tools"] = Tools();
     if (thinks_ && Chance(0.3)) thread.kwargs["enable_thinking"] = false;
-    if (!tokenizer_.ApplyChatTemplate(thread.messages, true, thread.kwargs).ok())
-      thread.kwargs.erase("enable_thinking");
+    // What this template does not write.
+    for (const char* kwarg : {"enable_thinking", "tools"}) {
+      if (!Writes(thread)) thread.kwargs.erase(kwarg);
+    }
+    if (!Writes(thread) && thread.messages[0]["role"] == "system") thread.messages.erase(thread.messages.begin());
     threads_.push_back(thread);
+  }
+
+  bool Writes(const Thread& thread) const {
+    return tokenizer_.ApplyChatTemplate(thread.messages, true, thread.kwargs).ok();
+  }
+  // Agents seldom ask again for what a template refuses, such as two questions in a row.
+  void Keep(Thread thread) {
+    if (Writes(thread) || Chance(0.1)) threads_.push_back(std::move(thread));
   }
 
   void BranchOff() {
@@ -196,7 +212,7 @@ class RandomEpisode {
         if (thread.messages.back()["role"] != "user") thread.messages.push_back(MakeChatMessage("user", Words()));
         if (Chance(0.5)) thread.messages.back()["content"] = Words();
     }
-    threads_.push_back(std::move(thread));
+    Keep(std::move(thread));
   }
 
   // What a client makes of the messages that it got.
@@ -209,6 +225,7 @@ class RandomEpisode {
       absl::StripAsciiWhitespace(&content);
       message["content"] = Chance(0.5) ? content : content + "\n";
     }
+    if (message.contains("tool_calls") && message["content"] == "") message["content"] = nullptr;
     if (message.contains("tool_calls")) {
       for (Json& call : message["tool_calls"]) {
         Json& arguments = call["function"]["arguments"];
@@ -266,14 +283,14 @@ class RandomEpisode {
       thread.messages.push_back({{"role", "tool"}, {"content", Words()}, {"tool_call_id", call["id"]}});
     }
     if (calls.empty() || Chance(0.1)) thread.messages.push_back(MakeChatMessage("user", Words()));
-    threads_.push_back(std::move(thread));
+    Keep(std::move(thread));
   }
 
   ChatMessage Answer(const Thread& thread) {
     ChatMessage message = {{"role", "assistant"}, {"content", Words()}};
     if (thinks_ && !thread.kwargs.contains("enable_thinking") && Chance(0.7)) message["reasoning_content"] = Words();
     if (Chance(0.5)) {
-      if (Chance(0.6)) message["content"] = nullptr;
+      if (Chance(0.6)) message["content"] = Chance(0.5) ? Json("") : Json(nullptr);
       for (size_t more = 1 + Below(3); more > 0; --more) {
         message["tool_calls"].push_back(
             {{"id", absl::StrCat("call", 10000 + ++words_)},
@@ -297,7 +314,7 @@ class RandomEpisode {
     std::string text = message["content"].is_string() ? message["content"].get<std::string>() : "";
     if (written.ok() && written->starts_with(asked.text)) {
       text = written->substr(asked.text.size());
-      text.resize(std::min(text.size(), text.rfind(kEnd)));
+      text.resize(std::min(text.size(), text.rfind(end_)));
     }
     if (!exact_) text = absl::StrReplaceAll(text, {{"\": ", "\":"}});
 
@@ -306,7 +323,7 @@ class RandomEpisode {
     if (!message.contains("tool_calls") && Chance(0.15)) {
       Cut(text, &message, &drawn.ids);
     } else {
-      drawn.ids.push_back(kTemplateEnds[0]);
+      drawn.ids.push_back(end_id_);
       if (!exact_ && message["content"].is_string() && message["content"] != "") {
         message["content"] = "\n " + message["content"].get<std::string>() + " ";
       }
@@ -351,6 +368,8 @@ class RandomEpisode {
   }
 
   const Tokenizer& tokenizer_;
+  const std::string end_;
+  const int32_t end_id_;
   const bool thinks_, exact_;
   std::mt19937_64 random_;
   Episode episode_;
@@ -364,10 +383,13 @@ class RandomEpisode {
   uint64_t version_ = 1;
 };
 
-// By name: the templates here, and the one that transformers was asked about, whose turns have no end.
+// By name: the templates here, or those in the folder QUARTET_TEMPLATES, and the one that transformers was asked about,
+// whose turns have no end.
 std::map<std::string, std::string> AllTemplates() {
   std::map<std::string, std::string> templates;
-  for (const auto& file : std::filesystem::directory_iterator("orchestrator/agents/testdata")) {
+  const char* given = std::getenv("QUARTET_TEMPLATES");
+  for (const auto& file :
+       std::filesystem::directory_iterator(given == nullptr ? "orchestrator/agents/testdata" : given)) {
     if (file.path().extension() == ".jinja") {
       templates[file.path().stem()] = ReadTextFile(file.path(), 1 << 20).value();
     }
@@ -381,7 +403,7 @@ TEST(EpisodeProperty, TrainsEachTokenOnceBehindTheIdsThatItWasDrawnBehind) {
   const char* given = std::getenv("QUARTET_CONVERSATIONS");
   const int conversations = given == nullptr ? 40 : std::atoi(given);
   const std::map<std::string, std::string> templates = AllTemplates();
-  ASSERT_GE(templates.size(), 7);
+  ASSERT_GE(templates.size(), 2);
   for (const auto& [name, source] : templates) {
     SCOPED_TRACE(name);
     const auto tokenizer = TemplateTokenizer(source);
@@ -389,7 +411,7 @@ TEST(EpisodeProperty, TrainsEachTokenOnceBehindTheIdsThatItWasDrawnBehind) {
     Counts counts;
     int fail_encoded_again = 0;
     for (int i = 0; i < conversations; ++i) {
-      RandomEpisode episode(*tokenizer, thinks, /*exact=*/i % 2 == 0, i);
+      RandomEpisode episode(*tokenizer, EndOfTurns(source), thinks, /*exact=*/i % 2 == 0, i);
       episode.Play(&counts);
       if (CountUntrained(EncodedAgain(*tokenizer, episode.turns()), episode.turns()) > 0) ++fail_encoded_again;
     }
@@ -403,7 +425,7 @@ TEST(EpisodeProperty, TrainsEachTokenOnceBehindTheIdsThatItWasDrawnBehind) {
     EXPECT_LT(counts.refused, counts.turns / 10);
     EXPECT_GT(fail_encoded_again, conversations * 2 / 3) << "the test would not see that ids are encoded again";
     // Going on must be the rule where the template allows it.
-    if (name != "without_ends") {
+    if (std::getenv("QUARTET_TEMPLATES") == nullptr && name != "without_ends" && name != "closes") {
       EXPECT_LT(counts.whole, counts.turns * 19 / 20);
     }
   }

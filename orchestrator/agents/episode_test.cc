@@ -8,6 +8,8 @@
 #include <iterator>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
+#include "core/base/testing/counted_memory.h"
 #include "orchestrator/agents/testing/template_tokenizer.h"
 
 namespace quartet {
@@ -180,6 +182,103 @@ TEST(Episode, PutsBackTheThoughtThatAClientLeavesOut) {
   const Ids drawn = episode.Answer(first, "thus\n</think>\n\nso", Thought("thus", "so"));
   const EpisodeRequest second = episode.Ask({User("why?"), Said(" so\n"), User("and?")});
   EXPECT_THAT(second.prompt, BeginsWith(Together(first.prompt, drawn)));
+}
+
+TEST(Episode, PutsBackTheThoughtOfTheConversationThatGoesOn) {
+  Played episode("keeps_thoughts");
+  // The same words twice, with other thoughts; the first is gone on from before the second comes.
+  const EpisodeRequest first = episode.Ask({User("why?")}), second = episode.Ask({User("why?")});
+  episode.Answer(first, "since\n</think>\n\nOk.", Thought("since", "Ok."));
+  const EpisodeRequest third = episode.Ask({User("why?"), Said("Ok."), User("and?")});
+  const Ids third_drawn = episode.Answer(third, "thus\n</think>\n\nso", Thought("thus", "so"));
+  episode.Answer(second, "maybe\n</think>\n\nOk.", Thought("maybe", "Ok."));
+  const EpisodeRequest fourth = episode.Ask({User("why?"), Said("Ok."), User("and?"), Said("so"), User("bye")});
+  EXPECT_THAT(fourth.prompt, BeginsWith(Together(third.prompt, third_drawn)));
+  EXPECT_THAT(episode.Text(fourth.prompt), testing::Not(HasSubstr("maybe")));
+}
+
+TEST(Episode, PutsBackThoughtsWhereTheClientDroppedWhatCameFirst) {
+  Played episode("keeps_thoughts");
+  Messages all, told;
+  for (const char* number : {"one", "two", "three"}) {
+    all.push_back(User(number));
+    told.push_back(all.back());
+    const EpisodeRequest request = episode.Ask(told);
+    episode.Answer(request, std::string(number) + "\n</think>\n\nOk.", Thought(number, "Ok."));
+    all.push_back(Thought(number, "Ok."));
+    told.push_back(Said("Ok."));
+  }
+  all.push_back(User("bye"));
+  told.push_back(User("bye"));
+  const auto from_second = [](const Messages& messages) { return Messages(messages.begin() + 2, messages.end()); };
+  EXPECT_EQ(episode.Text(episode.Ask(from_second(told)).prompt), episode.Text(episode.Ask(from_second(all)).prompt));
+}
+
+TEST(Episode, PutsBackTheThoughtThatCameWithTheSameTools) {
+  Played episode("keeps_thoughts");
+  const nlohmann::ordered_json tools = {{"tools", nlohmann::ordered_json::array({{{"name", "add"}}})}};
+  const EpisodeRequest with = episode.Ask({User("why?")}, tools), without = episode.Ask({User("why?")});
+  const Ids drawn = episode.Answer(with, "since\n</think>\n\nOk.", Thought("since", "Ok."));
+  episode.Answer(without, "maybe\n</think>\n\nOk.", Thought("maybe", "Ok."));
+  const EpisodeRequest next = episode.Ask({User("why?"), Said("Ok."), User("and?")}, tools);
+  EXPECT_THAT(next.prompt, BeginsWith(Together(with.prompt, drawn)));
+}
+
+TEST(Episode, BeginsABranchBehindAnAnswerThatEndedWithinAThoughtOrACall) {
+  Played thinking("keeps_thoughts");
+  const EpisodeRequest why = thinking.Ask({User("why?")});
+  for (const bool closed : {false, true}) {
+    const Ids drawn = thinking.Answer(thinking.Ask({User("why?")}), closed ? "since it </think>" : "since it",
+                                      Thought("since it", ""));
+    const EpisodeRequest next = thinking.Ask({User("why?"), Thought("since it", ""), User("go on")});
+    const auto begins = BeginsWith(Together(why.prompt, drawn));
+    EXPECT_EQ(testing::Value(next.prompt, begins), closed) << thinking.Text(next.prompt);
+    EXPECT_THAT(thinking.Text(next.prompt), HasSubstr("</think>"));
+  }
+  Played calling("grouped_results");
+  const ChatMessage call = Message(R"({"role": "assistant", "tool_calls": [{"id": "c1", "name": "now"}]})");
+  const EpisodeRequest when = calling.Ask({User("when?")});
+  for (const bool closed : {false, true}) {
+    const Ids drawn =
+        calling.Answer(calling.Ask({User("when?")}),
+                       absl::StrCat(R"(<tool_call>{"name":"now","arguments":{}})", closed ? "</tool_call>" : ""), call);
+    const EpisodeRequest next = calling.Ask({User("when?"), call, Message(R"({"role": "tool", "content": "noon"})")});
+    EXPECT_EQ(testing::Value(next.prompt, BeginsWith(Together(when.prompt, drawn))), closed);
+    EXPECT_THAT(calling.Text(next.prompt), HasSubstr("</tool_call>"));
+  }
+}
+
+// The results that follow name them.
+TEST(Episode, BeginsABranchWhereTheClientGotOtherIdsOfCallsThanWereDrawn) {
+  for (const std::string drawn_id : {"aaaaaaaa1", "aaaaaaaa2"}) {
+    Played episode("call_ids");
+    const ChatMessage call = Message(
+        R"({"role": "assistant", "content": "", "tool_calls": [{"id": "aaaaaaaa2", "function": {"name": "f", "arguments": {}}}]})");
+    const EpisodeRequest first = episode.Ask({User("add")});
+    const Ids drawn =
+        episode.Answer(first, R"([TOOL_CALLS][{"name": "f", "arguments": {}, "id": ")" + drawn_id + R"("}])", call);
+    const EpisodeRequest second =
+        episode.Ask({User("add"), call, Message(R"({"role": "tool", "content": "3", "tool_call_id": "aaaaaaaa2"})")});
+    EXPECT_EQ(testing::Value(second.prompt, BeginsWith(Together(first.prompt, drawn))), drawn_id == "aaaaaaaa2");
+  }
+}
+
+TEST(Episode, HoldsEachMessageOnceHoweverManyTurnsGoOnFromIt) {
+  const auto held = [](int turns) {
+    Played episode("grouped_results");
+    Messages messages;
+    const int64_t before = AllocatedBytes();
+    for (int turn = 0; turn < turns; ++turn) {
+      messages.push_back(User(absl::StrCat(turn, std::string(1000, 'x'))));
+      const EpisodeRequest request = episode.Ask(messages);
+      messages.push_back(Said(absl::StrCat("answer ", turn)));
+      episode.Answer(request, absl::StrCat("answer ", turn), messages.back());
+    }
+    messages.clear();
+    messages.shrink_to_fit();
+    return AllocatedBytes() - before;
+  };
+  EXPECT_LT(held(40), 3 * held(20));
 }
 
 TEST(Episode, TakesTheAnswerForAnotherWhereItsThoughtOrItsTextWasChanged) {

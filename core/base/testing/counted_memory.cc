@@ -1,0 +1,38 @@
+#include "core/base/testing/counted_memory.h"
+
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace quartet {
+namespace {
+
+std::atomic<int64_t> allocated = 0, most_allocated = 0;
+
+void Count(int64_t bytes) {
+  const int64_t now = allocated += bytes;
+  int64_t most = most_allocated;
+  while (now > most && !most_allocated.compare_exchange_weak(most, now)) {
+  }
+}
+
+}  // namespace
+
+int64_t AllocatedBytes() { return allocated; }
+int64_t MostAllocatedBytes() { return most_allocated.exchange(allocated); }
+
+}  // namespace quartet
+
+void* operator new(std::size_t bytes) {
+  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  quartet::Count(static_cast<int64_t>(malloc_usable_size(memory)));
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  if (memory != nullptr) quartet::Count(-static_cast<int64_t>(malloc_usable_size(memory)));
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }

@@ -1,0 +1,12 @@
+// How much memory the whole program has from operator new, but for what asks for an alignment. Thread safe.
+#pragma once
+
+#include <cstdint>
+
+namespace quartet {
+
+int64_t AllocatedBytes();
+// The most that they have been since the last call of this.
+int64_t MostAllocatedBytes();
+
+}  // namespace quartet
