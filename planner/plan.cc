@@ -90,6 +90,25 @@ int64_t FreedBlocks(const ServicePlan& service) {
   return std::min(static_cast<int64_t>(BlockCache::HeldAtMost(tensors) - tensors), temporaries);
 }
 
+// How many neighbours among the ranks of a service have a model between them.
+int RanksTogether(const RunConfig& config, const std::string& service) {
+  if (service == "rollout") return std::max(1, config.rollout().tensor_parallel_size());
+  if (service != "policy_trainer" && service != "critic_trainer") return 1;
+  const TrainerConfig& trainer = service == "policy_trainer" ? config.actor() : config.critic();
+  return trainer.zero_stage() == 0 ? 1 : std::max(1, trainer.shard_size());
+}
+
+// The sizes of the groups of several ranks that a rank has communicators for (core/comm/mesh.h, rollout's engines).
+std::vector<int> GroupsOfRank(const RunConfig& config, const std::string& service) {
+  const int ranks = PlacementOf(config, service).ranks(), together = RanksTogether(config, service);
+  std::vector<int> sizes;
+  if (ranks > 1) sizes.push_back(ranks);
+  if (together == 1 || together == ranks) return sizes;
+  sizes.push_back(together);
+  if (service != "rollout") sizes.push_back(ranks / together);
+  return sizes;
+}
+
 // Of programs without a limit nothing is known.
 int64_t ProgramBytes(const RunConfig& config) {
   const int cores = config.cluster().num_cpus_per_node() > 0 ? config.cluster().num_cpus_per_node() : AvailableCores();
@@ -112,9 +131,8 @@ OutsideTensors DefaultOutsideTensors() {
   // beside tensors.
   outside.process_on_gpu = 1080 * kMiB;
   outside.cuda_context = kCudaContextBytes;
-  // By a group over two and over more of 4 A100 with NVLink (NVIDIA/nccl#964).
-  outside.nccl_of_two = 544 * kMiB;
-  outside.nccl_of_more = 688 * kMiB;
+  outside.nccl_of_two = kNcclBytesOfTwo;
+  outside.nccl_of_more = kNcclBytesOfMore;
   return outside;
 }
 
@@ -197,8 +215,10 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
     use.ranks = PlacementOf(config, service).ranks();
     GpuRoom room;
     if (use.on_gpu) {
-      const int64_t nccl = use.ranks == 1 ? 0 : use.ranks == 2 ? outside_.nccl_of_two : outside_.nccl_of_more;
-      use.outside_device = outside_.cuda_context + nccl;
+      use.outside_device = outside_.cuda_context;
+      for (const int ranks : GroupsOfRank(config, service)) {
+        use.outside_device += ranks == 2 ? outside_.nccl_of_two : outside_.nccl_of_more;
+      }
       room = {.memory_bytes = GpuCapacity(config), .outside_tensors = use.outside_device};
     }
     // All ranks have shards of one size; what could differ is at the ends.

@@ -193,6 +193,24 @@ TEST(Plan, AddsUpTheServicesOfADevice) {
               AllOf(HasSubstr("fits"), HasSubstr("\nMicro-batches: up to 512 tokens (1 sequence of 512) a rank\n")));
 }
 
+TEST(Plan, CountsNcclOfEachGroupThatARankIsIn) {
+  OutsideTensors outside;
+  outside.nccl_of_two = 10;
+  outside.nccl_of_more = 100;
+  Planner planner({"policy_trainer", "rollout"}, outside);
+  const auto of_both = [&](const std::vector<std::string>& overrides) {
+    const auto plan = planner.MakePlan(OnGpus(NewModel(), int64_t{1} << 40, overrides));
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    std::map<std::string, int64_t> outside_device;
+    for (const ServicePlan& service : plan->services) outside_device[service.service] = service.outside_device;
+    return std::pair(outside_device.at("policy_trainer"), outside_device.at("rollout"));
+  };
+  EXPECT_EQ(of_both({}), std::pair(int64_t{100}, int64_t{100}));
+  // All four ranks, two that shard together, two with the same shard; two of an engine.
+  EXPECT_EQ(of_both({"actor.shard_size=2", "rollout.tensor_parallel_size=2"}), std::pair(int64_t{120}, int64_t{110}));
+  EXPECT_EQ(of_both({"actor.shard_size=4", "rollout.tensor_parallel_size=4"}), std::pair(int64_t{100}, int64_t{100}));
+}
+
 // Held against what the allocator says of a call that is read and handed to ranks.
 TEST(Plan, CountsWhatALeaderHoldsOfItsLargestCall) {
   const RunConfig config = Config(NewModel(), {"rollout.rollout_batch_size=512", "rollout.n_samples_per_prompt=2",

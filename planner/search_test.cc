@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -116,24 +117,25 @@ TEST(PlanSearch, OffersTheFewestOfEachGpuToARunWithoutACluster) {
   const int64_t with_four =
       Planner({"policy_trainer"}, {}).MakePlan(OnGpus(model, int64_t{1} << 40, {}))->devices[0].bytes;
   // On the smallest GPU there is just room for one of four ranks.
+  const auto& smallest = *std::min_element(KnownGpus().begin(), KnownGpus().end(),
+                                           [](const Gpu& a, const Gpu& b) { return a.memory_bytes < b.memory_bytes; });
   OutsideTensors outside;
-  outside.cuda_context = 19 * FindGpu("A100-40G")->memory_bytes / 20 - with_four;
+  outside.cuda_context = 19 * smallest.memory_bytes / 20 - with_four;
   Planner planner({"policy_trainer"}, outside);
   const auto offers = WhatToRent(planner, config);
   ASSERT_TRUE(offers.ok()) << offers.status();
   ASSERT_EQ(offers->size(), KnownGpus().size());
   for (const Suggestion& offer : *offers) {
-    const bool smallest = offer.config.cluster().gpu() == "A100-40G";
-    EXPECT_EQ(offer.plan.devices[0].count, smallest ? 4 : 1);
+    EXPECT_EQ(offer.plan.devices[0].count, offer.config.cluster().gpu() == smallest.name ? 4 : 1);
     EXPECT_EQ(offer.plan.excess(), 0);
     const auto again = PlanWith(planner, config, offer.overrides);
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_EQ(again->plan.devices[0].bytes, offer.plan.devices[0].bytes);
     EXPECT_THAT(PrintOffers(*offers), HasSubstr(offer.config.cluster().gpu()));
   }
-  EXPECT_EQ(offers->back().config.cluster().gpu(), "A100-40G") << "fewest first";
+  EXPECT_EQ(offers->back().config.cluster().gpu(), smallest.name) << "fewest first";
 
-  outside.cuda_context = int64_t{60} << 30;
+  outside.cuda_context = smallest.memory_bytes;
   Planner larger({"policy_trainer"}, outside);
   EXPECT_EQ(WhatToRent(larger, config)->size(), KnownGpus().size() - 1) << "it fits on no number of the smallest";
 }

@@ -23,7 +23,7 @@ const std::vector<Gpu>& KnownGpus();
 // "A100-40G, ...".
 std::string KnownGpuNames();
 
-// Null: not known.
+// By its name, or what stands before its memory where there is one size ("H200"). Null: not known.
 const Gpu* FindGpu(std::string_view name);
 
 }  // namespace quartet

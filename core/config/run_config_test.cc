@@ -153,6 +153,10 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"services.rollout.device=cuda", "rollout.gpu_memory_utilization=1.5"},
               {"rollout.gpu_memory_utilization", "1.5", "at most 1"});
   ExpectError({"cluster.gpu=A100"}, {"cluster.gpu", "A100-80G", "gpu_memory_bytes"});
+  ExpectError({"cluster.gpu=MI300X"}, {"cluster.gpu: \"MI300X\"", "AMD", "H200-141G"});
+  for (const char* gpu : {"H200", "H200-141G", "GH200", "H20", "B200", "L40S", "A10", "RTX4090"}) {
+    EXPECT_EQ(ErrorOf({absl::StrCat("cluster.gpu=", gpu), "services.critic_trainer.device=cuda"}), "");
+  }
   ExpectError({"cluster.gpu=A100-80G", "cluster.gpu_memory_bytes=1"}, {"cluster.gpu_memory_bytes", "A100-80G"});
   ExpectError({"cluster.num_nodes=0"}, {"cluster.num_nodes", "0"});
 }

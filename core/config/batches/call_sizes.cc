@@ -62,6 +62,12 @@ absl::Status CheckBytes(const RunConfig& c, const std::string& service, const Ca
                                                  " bytes where all are as long as they may be"));
 }
 
+// Of an evaluation's scores.
+absl::Status CheckScoredBytes(const RunConfig& c, const Calls& calls) {
+  return PlacementOf(c, "scorer").max_call_bytes() >= kMostCallBytes ? absl::OkStatus()
+                                                                     : CheckBytes(c, "scorer", calls);
+}
+
 absl::Status CheckWaiting(const RunConfig& c, const Calls& calls) {
   const int64_t engines = c.services().rollout().ranks() / std::max(1, c.rollout().tensor_parallel_size());
   const int64_t running = engines * c.rollout().max_num_seqs();
@@ -124,9 +130,9 @@ absl::Status CheckCallSizes(const RunConfig& c, int64_t evaluated) {
                                        service == "scorer"    ? most
                                        : service == "rollout" ? InRollout(c, most)
                                                               : step));
-    if (service != "rollout") QUARTET_RETURN_IF_ERROR(CheckBytes(c, service, service == "scorer" ? most : step));
+    if (service != "rollout") QUARTET_RETURN_IF_ERROR(CheckBytes(c, service, step));
   }
-  return absl::OkStatus();
+  return CheckScoredBytes(c, most);
 }
 
 absl::Status CheckEvaluationCalls(const RunConfig& c, int64_t evaluated) {
@@ -134,7 +140,7 @@ absl::Status CheckEvaluationCalls(const RunConfig& c, int64_t evaluated) {
   QUARTET_RETURN_IF_ERROR(CheckWaiting(c, InRollout(c, calls)));
   QUARTET_RETURN_IF_ERROR(CheckItems(c, "rollout", InRollout(c, calls)));
   QUARTET_RETURN_IF_ERROR(CheckItems(c, "scorer", calls));
-  return CheckBytes(c, "scorer", calls);
+  return CheckScoredBytes(c, calls);
 }
 
 absl::Status CheckRowCalls(const RunConfig& c) {

@@ -18,6 +18,9 @@ int64_t LongestSequence(const RunConfig& config);
 // Sequences that are trained on of a step's answers: with an agent each of its turns may begin one.
 int64_t MostSequencesOfStep(const RunConfig& config);
 
+// max_call_bytes of a service where a step needs no more.
+inline constexpr int64_t kMostCallBytes = int64_t{1} << 30;
+
 // Held-out pairs that are judged in one call.
 inline constexpr int64_t kPairsAtATime = 256;
 
@@ -28,9 +31,10 @@ int64_t LargestCallBytes(const RunConfig& config);
 // That the services take the calls of a run's step or of an evaluation: INVALID_ARGUMENT names the limit. Of a resolved
 // configuration.
 //
-// Of a PPO run's step, and of its evaluations of up to `evaluated` sequences at once.
+// Of a PPO run's step, and of its evaluations of up to `evaluated` sequences at once; whose bytes may be more than a
+// limit of kMostCallBytes, as few of so many are as long as they may be.
 absl::Status CheckCallSizes(const RunConfig& config, int64_t evaluated);
-// Of an evaluation alone.
+// Of an evaluation alone, likewise.
 absl::Status CheckEvaluationCalls(const RunConfig& config, int64_t evaluated);
 // Of a run that learns from rows, fine-tuning, DPO or a reward model.
 absl::Status CheckRowCalls(const RunConfig& config);

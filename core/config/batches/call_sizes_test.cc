@@ -99,6 +99,7 @@ TEST(CallSizes, OfAnEvaluationAreThoseOfItsPrompts) {
   EXPECT_THAT(refused({"services.scorer.max_call_bytes=100000"}),
               HasSubstr("services.scorer.max_call_bytes: 100000 is not allowed; an evaluation generates 10 sequences"));
   EXPECT_EQ(refused({"services.rollout.max_call_bytes=100000"}), "") << "which answers one at a time";
+  EXPECT_EQ(refused({"rollout.generate_max_len=10000000"}), "") << "what nobody has set is enough";
 }
 
 }  // namespace

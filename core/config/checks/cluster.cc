@@ -2,6 +2,7 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -34,6 +35,10 @@ absl::Status CheckCluster(const ClusterConfig& h) {
   QUARTET_RETURN_IF_ERROR(Integer("cluster.num_gpus_per_node", h.num_gpus_per_node(), 1, kMaxRanks / h.num_nodes()));
   if (!h.gpu().empty()) {
     const Gpu* gpu = FindGpu(h.gpu());
+    if (gpu == nullptr && absl::StartsWithIgnoreCase(h.gpu(), "MI")) {
+      return Bad("cluster.gpu", absl::StrCat("\"", h.gpu(), "\""),
+                 absl::StrCat("GPUs of AMD are not supported; allowed: ", KnownGpuNames()));
+    }
     if (gpu == nullptr) {
       return Bad("cluster.gpu", absl::StrCat("\"", h.gpu(), "\""),
                  absl::StrCat("allowed: ", KnownGpuNames(), "; or set cluster.gpu_memory_bytes"));

@@ -169,7 +169,7 @@ void FillAgent(const RolloutConfig& r, AgentConfig* a) {
 void FillPlacement(ServicePlacement* p, absl::string_view listen, int64_t largest_call) {
   QUARTET_DEFAULT_TEXT(p, listen, std::string(listen));
   QUARTET_DEFAULT(p, ranks, 1);
-  QUARTET_DEFAULT(p, max_call_bytes, std::max(int64_t{1} << 30, largest_call));
+  QUARTET_DEFAULT(p, max_call_bytes, std::max(kMostCallBytes, largest_call));
   QUARTET_DEFAULT(p, max_calls_bytes, 4 * p->max_call_bytes());
 }
 
