@@ -10,6 +10,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/origins/origins.h"
 #include "core/config/services.h"
+#include "core/hardware/cuda_driver.h"
 #include "core/hardware/topology.h"
 #include "orchestrator/launch/launch_plan.h"
 #include "orchestrator/launch/service_launcher.h"
@@ -47,9 +48,12 @@ absl::StatusOr<std::unique_ptr<ServiceLauncher>> StartHere(const std::string& fo
                                                            TerminalView& view, Cancellation& cancellation) {
   const std::string config_path = folder + "/check.textproto", programs = ServiceLauncher::DefaultProgramsFolder();
   QUARTET_RETURN_IF_ERROR(AtomicWriteFile(config_path, PrintRunConfig(*config)));
+  const HostTopology topology = ReadTopology();
   QUARTET_ASSIGN_OR_RETURN(std::vector<RankLaunch> plan,
-                           MakeLaunchPlan(*config, services, ReadTopology(), programs, {"--config=" + config_path}));
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) WithinVisibleGpus(visible, &plan);
+                           MakeLaunchPlan(*config, services, topology, programs, {"--config=" + config_path}));
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    WithinVisibleGpus(visible, VisibleGpus(), topology, &plan);
+  }
   view.Begin("starting services without models", static_cast<int64_t>(services.size()));
   absl::StatusOr<std::unique_ptr<ServiceLauncher>> launcher = ServiceLauncher::Start(
       {.services = services,

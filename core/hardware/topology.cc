@@ -74,6 +74,7 @@ HostTopology ReadTopology(const std::string& root) {
   for (const std::filesystem::path& gpu : Entries(root + "/proc/driver/nvidia/gpus")) {
     const std::string device = root + "/sys/bus/pci/devices/" + gpu.filename().string();
     topology.gpu_numa.push_back(Number(FirstLine(device + "/numa_node")));
+    topology.gpu_addresses.push_back(gpu.filename().string());
   }
   return topology;
 }

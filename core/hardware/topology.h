@@ -10,6 +10,7 @@ struct HostTopology {
   std::vector<std::vector<int>> numa_cores;  // cores that this process may use, by NUMA node; ascending
   // The NUMA node of each GPU, in the order of their PCI addresses (CUDA_DEVICE_ORDER=PCI_BUS_ID); -1: not known.
   std::vector<int> gpu_numa;
+  std::vector<std::string> gpu_addresses;  // "0000:3b:00.0", in the same order; none where they are not known
 
   // Of all NUMA nodes.
   std::vector<int> cores() const;

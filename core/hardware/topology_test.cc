@@ -34,6 +34,7 @@ TEST(Topology, IsWhatTheKernelSays) {
   const HostTopology topology = ReadTopology(root);
   EXPECT_THAT(topology.numa_cores, ElementsAre(IsEmpty(), ElementsAre(own)));
   EXPECT_THAT(topology.gpu_numa, ElementsAre(1, -1)) << "of the second nothing is known";
+  EXPECT_THAT(topology.gpu_addresses, ElementsAre("0000:07:00.0", "0000:0b:00.0"));
 }
 
 TEST(Topology, OfAKernelWithoutNumaIsOneNode) {

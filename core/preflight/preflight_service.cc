@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
@@ -21,6 +22,8 @@
 #include "core/preflight/node_facts.h"
 #include "core/preflight/preflight.grpc.pb.h"
 #include "core/rank/rank_setup.h"
+#include "core/service/ranks/addresses/host_address.h"
+#include "core/service/ranks/addresses/nccl_environment.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
 #include "core/service/rpc/status_conversion.h"
@@ -105,6 +108,10 @@ class PreflightService final : public RankService, public Preflight::Service {
 
   absl::Status Facts(const MeasureRequest& request, NodeFacts* facts) const {
     *facts = ReadNodeFacts(config_.run_dir(), request.token_file());
+    facts->set_interface(InterfaceOf(context_.host).value_or(""));
+    if (device_.is_cuda() && context_.world_size > 1) {
+      if (const char* said = std::getenv(kNcclInterface); said != nullptr) facts->set_nccl_socket_ifname(said);
+    }
     if (device_.is_cuda()) {
       const DeviceMemory memory = ReadDeviceMemory(device_);
       facts->set_gpu_memory_bytes(memory.total);

@@ -1,7 +1,5 @@
 #include "orchestrator/checks/input_check.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -23,6 +21,7 @@
 #include "core/checkpoint/state_use.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/placement.h"
+#include "core/hardware/cuda_driver.h"
 #include "core/model/lora.h"
 #include "core/model/lora_options.h"
 #include "core/model/model_config.h"
@@ -224,17 +223,6 @@ absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>
   return absl::OkStatus();
 }
 
-// CUDA devices that the driver shows to this process; 0 where there is no driver.
-int CountCudaDevices() {
-  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (driver == nullptr) return 0;
-  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
-  const auto count_devices = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
-  int count = 0;
-  if (init == nullptr || count_devices == nullptr || init(0) != 0 || count_devices(&count) != 0) return 0;
-  return count;
-}
-
 // That services that are started here can be where they are placed.
 absl::Status CheckDevices(const RunConfig& config, const std::vector<std::string>& services) {
   QUARTET_ASSIGN_OR_RETURN(const auto placed, PlaceRanks(config));
@@ -245,7 +233,7 @@ absl::Status CheckDevices(const RunConfig& config, const std::vector<std::string
           absl::StrCat("services.", service,
                        ".device is \"cuda\"; this build has no CUDA: build with --config=cuda, or use \"cpu\""));
     }
-    const int devices = on_cuda ? CountCudaDevices() : 0;
+    const int devices = on_cuda ? static_cast<int>(VisibleGpus().size()) : 0;
     for (const RankPlace& place : placed.at(service)) {
       if (place.node > 0) {
         return absl::InvalidArgumentError(absl::StrCat("the ", service, " has ranks on node ", place.node, " of the ",

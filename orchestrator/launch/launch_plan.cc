@@ -24,13 +24,14 @@ std::vector<int> WithCores(const HostTopology& topology) {
   return nodes;
 }
 
-void BindToGpu(const HostTopology& topology, RankLaunch* rank) {
-  if (rank->gpu >= static_cast<int>(topology.gpu_numa.size())) return;
-  const int node = topology.gpu_numa[rank->gpu];
+// One on GPU `gpu` of `topology`.
+void BindToGpu(const HostTopology& topology, int gpu, RankLaunch* rank) {
+  if (gpu >= static_cast<int>(topology.gpu_numa.size())) return;
+  const int node = topology.gpu_numa[gpu];
   if (node < 0 || node >= static_cast<int>(topology.numa_cores.size())) return;
   const auto begin = topology.gpu_numa.begin();
   const auto there = std::count(begin, topology.gpu_numa.end(), node);
-  const auto before = std::count(begin, begin + rank->gpu, node);
+  const auto before = std::count(begin, begin + gpu, node);
   rank->numa_node = node;
   rank->cores = PartOf(topology.numa_cores[node], static_cast<int>(before), static_cast<int>(there));
 }
@@ -79,7 +80,7 @@ absl::StatusOr<std::vector<RankLaunch>> MakeLaunchPlan(const RunConfig& config,
       rank.node = node;
       rank.host = host_of(node);
       rank.gpu = gpu;
-      gpu >= 0 ? BindToGpu(topology, &rank) : BindToCpus(topology, ranks_on[node], &rank);
+      gpu >= 0 ? BindToGpu(topology, gpu, &rank) : BindToCpus(topology, ranks_on[node], &rank);
       rank.command = {absl::StrCat(programs_folder, "/", service, "/", service)};
       rank.command.insert(rank.command.end(), arguments.begin(), arguments.end());
       auto& environment = rank.environment;
@@ -98,7 +99,8 @@ absl::StatusOr<std::vector<RankLaunch>> MakeLaunchPlan(const RunConfig& config,
   return plan;
 }
 
-void WithinVisibleGpus(const std::string& visible, std::vector<RankLaunch>* plan) {
+void WithinVisibleGpus(const std::string& visible, const std::vector<std::string>& addresses,
+                       const HostTopology& topology, std::vector<RankLaunch>* plan) {
   const std::vector<std::string> names = absl::StrSplit(visible, ',');
   for (RankLaunch& rank : *plan) {
     if (rank.gpu < 0) continue;
@@ -113,6 +115,12 @@ void WithinVisibleGpus(const std::string& visible, std::vector<RankLaunch>* plan
     rank.environment.erase(kOwnCores);
     rank.cores.clear();
     rank.numa_node = -1;
+    if (rank.gpu >= static_cast<int>(addresses.size()) || addresses[rank.gpu].empty()) continue;
+    const auto begin = topology.gpu_addresses.begin();
+    const auto found = std::find(begin, topology.gpu_addresses.end(), addresses[rank.gpu]);
+    if (found == topology.gpu_addresses.end()) continue;
+    BindToGpu(topology, static_cast<int>(found - begin), &rank);
+    if (!rank.cores.empty()) rank.environment[kOwnCores] = "1";
   }
 }
 

@@ -37,9 +37,11 @@ absl::StatusOr<std::vector<RankLaunch>> MakeLaunchPlan(const RunConfig& config,
 // The topology of a node of `cluster`, as far as it says.
 HostTopology TopologyOf(const ClusterConfig& cluster);
 
-// Where CUDA_VISIBLE_DEVICES has a value already, the plan's GPU i is the i-th that it names: the ranks' variables say
-// so, and as nothing is known of where these GPUs are, ranks on them have no cores of their own.
-void WithinVisibleGpus(const std::string& visible, std::vector<RankLaunch>* plan);
+// Where CUDA_VISIBLE_DEVICES has a value already, the plan's GPU i is the i-th that it names, and the ranks' variables
+// say so. Where that is in `topology` its PCI address tells, in `addresses`, as VisibleGpus
+// (core/hardware/cuda_driver.h) has them: a rank has cores beside it, and none of its own where it is not told.
+void WithinVisibleGpus(const std::string& visible, const std::vector<std::string>& addresses,
+                       const HostTopology& topology, std::vector<RankLaunch>* plan);
 
 // For programs: an array of {"service", "rank", "node", "host", "gpus", "cores", "numa_node", "environment",
 // "command"}, "gpus" and "numa_node" of the node, "cores" as "0-3,8".

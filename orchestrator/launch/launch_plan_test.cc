@@ -118,8 +118,28 @@ TEST(LaunchPlan, KeepsToTheGpusThatAreVisibleAlready) {
   EXPECT_THAT(EnvironmentOf(plan, "scorer"),
               UnorderedElementsAre(Pair("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), Pair("CUDA_VISIBLE_DEVICES", "1,2"),
                                    Pair(std::string(kRankCores), "2-3;4-5")));
-  WithinVisibleGpus("GPU-a,GPU-b,GPU-c,GPU-d", &plan);
+  WithinVisibleGpus("GPU-a,GPU-b,GPU-c,GPU-d", {}, {}, &plan);
   EXPECT_THAT(EnvironmentOf(plan, "scorer"), ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "GPU-b,GPU-c")));
+}
+
+TEST(LaunchPlan, BindsRanksBesideTheGpusThatAreVisibleAlready) {
+  const RunConfig config = Load({"cluster.num_gpus_per_node=2", "services.scorer.device=cuda"});
+  HostTopology topology = EvenTopology(16, 2, 4);  // GPUs 2 and 3 are on the second NUMA node
+  topology.gpu_addresses = {"0000:1b:00.0", "0000:3b:00.0", "0000:9b:00.0", "0000:bb:00.0"};
+  const auto seen = [&](const std::string& visible, const std::vector<std::string>& addresses) {
+    auto plan = PlanOf(config, {"scorer"}, topology);
+    WithinVisibleGpus(visible, addresses, topology, &plan);
+    return EnvironmentOf(plan, "scorer");
+  };
+  EXPECT_THAT(seen("2,3", {"0000:9b:00.0", "0000:bb:00.0"}),
+              UnorderedElementsAre(Pair("CUDA_VISIBLE_DEVICES", "2,3"), Pair(std::string(kRankCores), "8-11;12-15")));
+  EXPECT_THAT(
+      seen("GPU-x,GPU-y", {"0000:bb:00.0", "0000:1b:00.0"}),
+      UnorderedElementsAre(Pair("CUDA_VISIBLE_DEVICES", "GPU-x,GPU-y"), Pair(std::string(kRankCores), "12-15;0-3")));
+  for (const std::vector<std::string>& unknown :
+       {std::vector<std::string>{"0000:9b:00.0"}, {"0000:9b:00.0", ""}, {"0000:9b:00.0", "0000:ff:00.0"}}) {
+    EXPECT_EQ(seen("2,3", unknown).count(kRankCores), 0u) << "one of them is not known";
+  }
 }
 
 TEST(LaunchPlan, BindsNoRankWhereThePlaceOfOneGpuIsNotKnown) {

@@ -10,6 +10,7 @@
 #include "core/config/placement.h"
 #include "core/config/run_config.h"
 #include "core/memory/cuda_context.h"
+#include "core/service/ranks/addresses/nccl_environment.h"
 
 namespace quartet {
 namespace {
@@ -105,6 +106,15 @@ void CheckGpu(const RunConfig& config, const std::string& service, const RankChe
   }
 }
 
+void CheckInterface(const std::string& service, const RankCheck& rank, Problems* problems) {
+  const NodeFacts& node = rank.node();
+  if (node.interface().empty() || NcclTakes(node.nccl_socket_ifname(), node.interface())) return;
+  problems->Warn(absl::StrCat(node.host(), ", rank ", rank.rank(), " of the ", service),
+                 absl::StrCat("its collectives are not on ", node.interface(), ", the interface of its address ",
+                              rank.endpoint(), ": ", kNcclInterface, " is \"", node.nccl_socket_ifname(), "\""),
+                 "unset it, unless NCCL has a network of its own");
+}
+
 // Values that all hosts should have alike, with the hosts of each.
 void CheckAlike(const std::vector<const NodeFacts*>& hosts, const std::string& what,
                 const std::string& (NodeFacts::*value)() const, const std::string& remedy, bool fatal,
@@ -150,8 +160,8 @@ void CheckLinks(const RunConfig& config, std::vector<LinkRate> links, Problems* 
   problems->Warn(suspects.size() == 1 ? *suspects.begin() : "links between hosts",
                  absl::StrCat(suspects.size() == 1 ? "its link is slow. " : "slow. ", absl::StrJoin(rates, ", ")),
                  absl::StrCat(expected,
-                              ": look at its cable, its port, which interface is used "
-                              "(NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME) and who else uses it"));
+                              ": look at its cable, its port, which interface is used (of services.NAME.listen, or "
+                              "NCCL_SOCKET_IFNAME) and who else uses it"));
 }
 
 // The collectives of services that are on one host.
@@ -204,7 +214,10 @@ std::vector<Finding> FindProblems(const RunConfig& config, const PreflightFacts&
     }
   }
   for (const auto& [service, reply] : facts.services) {
-    for (const RankCheck& rank : reply.ranks()) CheckGpu(config, service, rank, &problems);
+    for (const RankCheck& rank : reply.ranks()) {
+      CheckGpu(config, service, rank, &problems);
+      CheckInterface(service, rank, &problems);
+    }
   }
   CheckAlike(hosts, "what multiplies bf16 matrices on CPUs", &NodeFacts::cpu_kernels,
              "take hosts of one kind, or start all services with QUARTET_CPU_KERNELS=fp32 in their environment",

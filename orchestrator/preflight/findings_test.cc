@@ -127,6 +127,18 @@ TEST_F(FindingsTest, LooksAtGpus) {
                           HasSubstr("drivers differ: 535 on host3; 550 on host1, host2")));
 }
 
+TEST_F(FindingsTest, SeesCollectivesOnAnotherInterfaceThanTheRank) {
+  for (int rank : {0, 1, 2}) {
+    node(rank).set_interface("eth0");
+    node(rank).set_nccl_socket_ifname("=eth0");
+  }
+  EXPECT_THAT(Found(), IsEmpty());
+  node(1).set_nccl_socket_ifname("ib");
+  facts_.services["policy_trainer"].mutable_ranks(1)->set_endpoint("10.0.0.2:50052");
+  EXPECT_THAT(Found(), ElementsAre(AllOf(StartsWith("host2, rank 0 of the policy_trainer: "), HasSubstr("not on eth0"),
+                                         HasSubstr("10.0.0.2:50052"), HasSubstr("NCCL_SOCKET_IFNAME is \"ib\""))));
+}
+
 TEST_F(FindingsTest, LeavesTheContextsOfServicesThatShareAGpuAlone) {
   const int64_t four_contexts = int64_t{2100} << 20;
   node(0).set_gpu_memory_bytes(80 * kGibi);

@@ -315,6 +315,11 @@ class Engine : public RolloutEngine {
   absl::StatusOr<int64_t> BudgetedCacheBytes(const KvCacheShape& shape) {
     const absl::StatusOr<CacheBudget> budget =
         MeasureCacheBudget(options_, planned_, shape, device(), &*forward_, ledger_);
+    if (!budget.ok() && (lockstep_ || exchange_.has_value())) {
+      // The others may be in a collective of the forward: what they agree by would be taken for it.
+      groups_.Leave(absl::StrCat("it failed to measure its cache: ", budget.status().message()));
+      return budget.status();
+    }
     absl::StatusOr<int64_t> bytes = budget.ok() ? CacheBytesWithin(*budget) : budget.status();
     if (groups_.all->size() == 1) return bytes;
     QUARTET_RETURN_IF_ERROR(AgreeOnStatus(*groups_.all, bytes.status(), device()));

@@ -60,6 +60,12 @@ absl::StatusOr<EngineGroups> MakeEngineGroups(const RolloutConfig& options, cons
   return groups;
 }
 
+void EngineGroups::Leave(const std::string& why) const {
+  for (const auto* group : {&shares, &all}) {
+    if (*group != nullptr) (*group)->Leave(why);
+  }
+}
+
 StepAgreement AgreeOn(const StepAgreement& own, ProcessGroup* group, at::Device device) {
   std::vector<int64_t> of_ranks(2 * group->size());
   of_ranks[2 * group->rank()] = own.batches;

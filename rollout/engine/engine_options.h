@@ -25,6 +25,8 @@ struct EngineGroups {
   std::unique_ptr<ProcessGroup> alone;   // null: all
   ProcessGroup* of_shares() const { return shares == nullptr ? all.get() : shares.get(); }
   ProcessGroup* of_model() const { return alone == nullptr ? all.get() : alone.get(); }
+  // Of all of them, as ProcessGroup::Leave.
+  void Leave(const std::string& why) const;
 };
 
 // Collective over all ranks; for options that were checked.

@@ -6,14 +6,18 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/comm/store/local_store.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "rollout/engine/engine.h"
+#include "rollout/engine/engine_options.h"
 #include "rollout/engine/testing/engine_harness.h"
 
 namespace quartet {
@@ -402,6 +406,36 @@ TEST(RolloutEngine, KeepsItsAdaptersThroughASleepThatReleasesWeights) {
   for (const auto& [key, sequence] : Generate(*engine.engine, Greedy(8), TasksOf(golden))) {
     EXPECT_EQ(AnswerOf(sequence), AnswerOf(before.at(key)));
     EXPECT_EQ(sequence.log_probs(7), before.at(key).log_probs(7));
+  }
+}
+
+// Of four ranks in two engines one leaves while the others are in collectives of either group.
+TEST(EngineGroups, ThatOneRankLeavesFailInTheCollectivesOfTheOthersByItsName) {
+  for (const char* backend : {"shm", "gloo"}) {
+    RolloutConfig options;
+    options.set_tensor_parallel_size(2);
+    const auto store = MakeLocalStore();
+    std::vector<absl::StatusOr<EngineGroups>> of_ranks(4);  // no group ends before all threads have
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 4; ++rank) {
+      threads.emplace_back([&, rank] {
+        RankContext context = ContextOf(rank, 4, store.get());
+        context.collective_backend = backend;
+        absl::StatusOr<EngineGroups>& groups = of_ranks[rank];
+        groups = MakeEngineGroups(options, context);
+        ASSERT_TRUE(groups.ok()) << groups.status();
+        groups->all->Barrier();
+        if (rank == 1) return groups->Leave("no memory for the largest forward");
+        try {
+          (rank == 0 ? groups->of_shares() : groups->all.get())->Barrier();
+          ADD_FAILURE() << "rank " << rank << " over " << backend << " did not hear of it";
+        } catch (const std::exception& error) {
+          EXPECT_THAT(error.what(), ::testing::HasSubstr("rank 1 has left the group after collective")) << backend;
+          EXPECT_THAT(error.what(), ::testing::HasSubstr("no memory for the largest forward"));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
   }
 }
 

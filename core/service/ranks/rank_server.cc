@@ -30,6 +30,7 @@
 #include "core/metrics/families.h"
 #include "core/metrics/gpu_figures.h"
 #include "core/network/address.h"
+#include "core/service/ranks/addresses/nccl_environment.h"
 #include "core/service/ranks/addresses/port_reservation.h"
 #include "core/service/ranks/addresses/rendezvous.h"
 #include "core/service/ranks/call_metrics.h"
@@ -65,6 +66,9 @@ class RankServerImpl final : public RankServer {
                                       PortReservation::Make(listen)));
     HostPort advertised = reservation.address();
     if (!options_.advertised_host.empty()) advertised.host = options_.advertised_host;
+    if (placement.device() == "cuda" && place.world_size > 1) {
+      QUARTET_RETURN_IF_ERROR(PutNcclBehind(advertised.host));
+    }
     // By this address it is reached by its other ranks, by rollouts that pull weights, and by who reads the address
     // file; clients that are told another may know it by another name.
     const bool reached_by_it =

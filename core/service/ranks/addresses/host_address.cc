@@ -67,6 +67,23 @@ absl::StatusOr<std::string> LocalAddressTowards(const HostPort& remote) {
   return Numeric(reinterpret_cast<sockaddr*>(&local));
 }
 
+absl::StatusOr<std::string> InterfaceOf(const std::string& host) {
+  QUARTET_ASSIGN_OR_RETURN(const AddressList resolved, ResolveHost({.host = host, .port = 0}, SOCK_STREAM, 0));
+  const std::string address = Numeric(resolved->ai_addr);
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return absl::ErrnoToStatus(errno, "cannot list this host's interfaces");
+  absl::Cleanup free_list = [list] { freeifaddrs(list); };
+  const bool loopback = IsLoopback(address);  // an interface with one such address has all of 127.0.0.0/8
+  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != resolved->ai_family) continue;
+    if (Numeric(one->ifa_addr) != address && !(loopback && (one->ifa_flags & IFF_LOOPBACK) != 0)) continue;
+    const std::string name = one->ifa_name;
+    return name.substr(0, name.find(':'));  // "eth0:1" is a second address of eth0
+  }
+  return absl::NotFoundError(absl::StrCat("no interface of this host has the address ", address,
+                                          address == host ? "" : absl::StrCat(", for which '", host, "' stands")));
+}
+
 absl::StatusOr<std::string> OwnReachableHost(absl::string_view wildcard) {
   const std::set<std::pair<int, std::string>> own = OwnAddresses(/*with_ipv6=*/wildcard == "::");
   char name[256] = "";

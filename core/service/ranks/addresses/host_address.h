@@ -16,6 +16,10 @@ bool IsWildcard(absl::string_view host);
 // The address of this host from which `remote` is reached.
 absl::StatusOr<std::string> LocalAddressTowards(const HostPort& remote);
 
+// The name of the interface that has `host`, the first address that it stands for: what listens there does on that
+// interface. NOT_FOUND: none of this host's has it.
+absl::StatusOr<std::string> InterfaceOf(const std::string& host);
+
 // What others reach this host under where it listens on `wildcard`, and what sockets that they connect to can be bound
 // to: its name where that stands for an address of one of its interfaces other than loopback (Debian gives a name to
 // 127.0.1.1), else such an address, of IPv4 before IPv6. NOT_FOUND: it has none.
