@@ -4,7 +4,7 @@
     tools/check_page.py PROGRAMS [--keep=FOLDER]
 
 PROGRAMS is the folder of the programs //viewer:report and //viewer:compare. Run folders are made up here: without a step, with one, with hostile answers, NaN and
-a continuation, without a critic, with rewards of tokens, without rewards, that learns nothing, of fine-tuning, of preferences, of 10,000 steps. Of each page: no message on the console (an error,
+a continuation, without a critic, with rewards of tokens, of an agent, without rewards, that learns nothing, of fine-tuning, of preferences, of 10,000 steps. Of each page: no message on the console (an error,
 a request that the page's policy refuses), the title, the latest step's numbers, and what belongs to its kind. --keep leaves
 folders and screenshots (light and dark, and 400 pixels wide) there.
 """
@@ -25,6 +25,10 @@ HOSTILE = ['<img src=x onerror="document.title=\'HACKED\'">', '</script><script>
 # What may be 0 in every step, among them all that is drawn on a logarithmic axis unless it is asked for.
 NOTHING = ('reward/mean', 'reward/std', 'kl/mean', 'policy/entropy', 'policy/grad_norm', 'critic/grad_norm', 'critic/loss', 'policy/loss',
            'policy/learning_rate', 'rollout/log_prob_diff_mean', 'rollout/log_prob_diff_max')
+# Of an agent's episode: two turns, and a branch.
+SEQUENCES = [[{'text': 'What is 1 + 1?', 'trained': False}, {'text': 'add(1, 1)', 'trained': True},
+              {'text': 'tool: 2 ' + HOSTILE[0], 'trained': False}, {'text': 'It is 2. ' * 40, 'trained': True}],
+             [{'text': 'Sum up: 1 + 1', 'trained': False}, {'text': HOSTILE[1], 'trained': True}]]
 failures = []
 
 
@@ -87,6 +91,7 @@ def runs():
     yield 'no_critic', dict(records=[ppo_step(s, critic=False) for s in range(40)], samples=[sample(3, 'two')])
     yield 'tokens', dict(records=[ppo_step(s) for s in range(4)],
                          samples=[sample(s, '1+1=3') | {'token_texts': ['1+1', '=3', HOSTILE[0]], 'token_rewards': [0.5, -1, 0]} for s in range(4)])
+    yield 'episodes', dict(records=[ppo_step(s) for s in range(4)], samples=[sample(s, 'two') | {'sequences': SEQUENCES} for s in range(4)])
     yield 'no_rewards', dict(records=[{k: v for k, v in ppo_step(s, critic=False).items() if not k.startswith('reward/')} for s in range(40)],
                              samples=[sample(s, 'two') | {'reward': None, 'kl': 0.375} for s in range(40)])
     yield 'no_gradient', dict(records=[ppo_step(s) | {name: 0 for name in NOTHING} for s in range(40)])
@@ -145,6 +150,11 @@ def check_page(name, folder, records):
         spans = re.findall(r'<span class="(gain|loss)" title="([^"]*)">([^<]*)', dom)
         check(name, f'tokens have the rewards {spans[:2]}',
               spans[:2] == [('gain', 'reward of its last token: 0.5', '1+1'), ('loss', 'reward of its last token: −1', '=3')])
+    if name == 'episodes':
+        shown_turns = re.findall(r'<span class="trained" title="trained on">([^<]*)|<span title="context">([^<]*)', dom)
+        turns = [(html.escape(s['text'], quote=False), '') if s['trained'] else ('', html.escape(s['text'], quote=False)) for spans in SEQUENCES for s in spans]
+        check(name, f'the turns are {shown_turns[:5]}', shown_turns[:len(turns)] == turns)
+        check(name, 'branches are not told', 'sequence 1 of 2' in body and 'sequence 2 of 2' in body)
     if name == 'no_gradient':
         check(name, 'charts that cannot be logarithmic are not linear', body.count('linear: nothing above 0') == 4)
     if name == 'no_rewards':

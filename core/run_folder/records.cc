@@ -60,6 +60,10 @@ std::string LineOf(const SampleRecord& sample) {
     object["token_rewards"] = Json::array();
     for (const float reward : sample.token_rewards) object["token_rewards"].push_back(Number(ShortestOfFp32(reward)));
   }
+  for (const SampleSequence& sequence : sample.sequences) {
+    Json& spans = object["sequences"].emplace_back(Json::array());
+    for (const auto& [text, trained] : sequence) spans.push_back({{"text", text}, {"trained", trained}});
+  }
   object["kl"] = sample.kl.has_value() ? Number(*sample.kl) : Json(nullptr);
   object["finish_reason"] = sample.finish_reason;
   return Line(object);

@@ -15,6 +15,14 @@ namespace quartet {
 // 0.3, not 0.30000001192092896. Other numbers are as they are.
 double ShortestOfFp32(double number);
 
+// Tokens of a sequence, one after the other, that are all trained on, or all context.
+struct SampleSpan {
+  std::string text;  // special tokens included
+  bool trained = false;
+  bool operator==(const SampleSpan&) const = default;
+};
+using SampleSequence = std::vector<SampleSpan>;
+
 // One line of samples.jsonl.
 struct SampleRecord {
   int64_t step = 0;
@@ -26,6 +34,8 @@ struct SampleRecord {
   // What of `reward` each token has, where sources say so, and the texts of these tokens; else both are empty.
   std::vector<float> token_rewards;
   std::vector<std::string> token_texts;
+  // Of an answer of several turns or sequences all that the model has read and written; else empty.
+  std::vector<SampleSequence> sequences;
   // Mean over the answer's tokens; absent without a reference model.
   std::optional<double> kl;
   std::string finish_reason;  // "stop" or "length"

@@ -121,10 +121,20 @@ TEST(RunFolder, WritesSamplesWhateverTheModelSaid) {
   EXPECT_EQ(line["parts"].dump(), R"({"exact_match":1,"format":0.3})");
   EXPECT_EQ(line["reward"].dump(), "1.3");
   EXPECT_FALSE(line.contains("token_rewards")) << "no source gives such";
+  EXPECT_FALSE(line.contains("sequences")) << "it is one answer to one prompt";
   for (const double number : {0.1 + 0.2, 1.0 / 3, 1e-300}) EXPECT_EQ(ShortestOfFp32(number), number);
   for (const float number : {0.1f, 1.0f / 3, 1e-40f, 3e38f, -2.5f, 16777216.0f}) {
     EXPECT_EQ(static_cast<float>(ShortestOfFp32(number)), number);
   }
+}
+
+TEST(RunFolder, WritesTheSequencesOfASampleWithWhatOfThemIsTrainedOn) {
+  SampleRecord sample;
+  sample.sequences = {{{"a?", false}, {"b\xff", true}}, {{"", true}}};
+  EXPECT_THAT(
+      LineOf(sample),
+      HasSubstr("\"sequences\":[[{\"text\":\"a?\",\"trained\":false},{\"text\":\"b\xef\xbf\xbd\",\"trained\":true}],"
+                "[{\"text\":\"\",\"trained\":true}]],\"kl\":null"));
 }
 
 TEST(RunFolder, WritesEvaluationsWithHowTheyWereMade) {

@@ -10,12 +10,33 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/status_macros.h"
+#include "core/run_folder/sample_texts.h"
+#include "core/tokenizer/token_texts.h"
 #include "orchestrator/answers/answer.h"
 
 namespace quartet {
 namespace {
 
 constexpr int64_t kSamplesPerStep = 4;
+constexpr size_t kSequenceBytes = 64 << 10;  // of a sample
+
+SampleSequence SpansOf(const TokenSequence& tokens, const Tokenizer& tokenizer) {
+  const std::vector<std::string> texts = TokenTexts(tokenizer, {tokens.ids().begin(), tokens.ids().end()}, 0);
+  SampleSequence spans;
+  for (int t = 0; t < tokens.ids_size(); ++t) {
+    const bool trained = tokens.action_mask(t);
+    if (spans.empty() || spans.back().trained != trained) spans.push_back({.trained = trained});
+    spans.back().text += texts[t];
+  }
+  return spans;
+}
+
+// Whether the policy has drawn tokens in one go, so that prompt and response are all that there is to see.
+bool IsOneAnswer(const Experience& e) {
+  const auto& mask = e.last_sequence().action_mask();
+  const auto first = std::ranges::find(mask, true), end = std::find(first, mask.end(), false);
+  return e.sequences.size() == 1 && std::find(end, mask.end(), true) == mask.end();
+}
 
 }  // namespace
 
@@ -61,6 +82,10 @@ std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience
     for (const TokenSequence& tokens : e.sequences) {
       if (e.token_rewards.empty()) break;
       for (std::string& text : ActionTexts(tokens, tokenizer)) sample.token_texts.push_back(std::move(text));
+    }
+    if (!IsOneAnswer(e)) {
+      for (const TokenSequence& tokens : e.sequences) sample.sequences.push_back(SpansOf(tokens, tokenizer));
+      CutToFit(kSequenceBytes, &sample.sequences);
     }
     sample.kl = BatchKl({e});
     sample.finish_reason = e.truncated ? "length" : "stop";

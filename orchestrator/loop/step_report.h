@@ -18,7 +18,8 @@ namespace quartet {
 // Peak memory by service and category, the largest over its ranks, and the figures that services give of themselves.
 absl::Status AddServiceMetrics(Services& services, Metrics* metrics);
 
-// A few answers to different prompts, from the whole batch; with their rewards where they have some.
+// A few answers to different prompts, from the whole batch; with their rewards where they have some. Those of several
+// turns or sequences have these, cut to about 64 KiB a sample.
 std::vector<SampleRecord> PickSamples(int64_t step, const std::vector<Experience>& batch, bool has_rewards,
                                       const Tokenizer& tokenizer);
 

@@ -5,18 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/run_folder/record_fields.h"
+#include "core/run_folder/sample_texts.h"
 #include "viewer/page/json_text.h"
 
 namespace quartet {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-// Not in the middle of a character: continuation bytes are 10xxxxxx.
-size_t WholeCharacters(const std::string& text, size_t at) {
-  while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
-  return at;
-}
 
 std::string Cut(std::string text) {
   constexpr size_t kEnd = KeptSamples::kText / 4;
@@ -51,6 +46,23 @@ std::vector<std::pair<std::string, double>> SpansOf(const nlohmann::json& sample
   return spans;
 }
 
+std::vector<SampleSequence> SequencesOf(const nlohmann::json& sample) {
+  std::vector<SampleSequence> sequences;
+  const auto found = sample.find("sequences");
+  if (found == sample.end() || !found->is_array()) return sequences;
+  for (const nlohmann::json& spans : *found) {
+    SampleSequence& sequence = sequences.emplace_back();
+    for (const nlohmann::json& span : spans) {
+      if (!span.is_object()) continue;
+      const auto trained = span.find("trained");
+      sequence.push_back(
+          {TextIn(span, "text"), trained != span.end() && trained->is_boolean() && trained->get<bool>()});
+    }
+  }
+  CutToFit(KeptSamples::kSequences, &sequences);
+  return sequences;
+}
+
 }  // namespace
 
 void KeptSamples::Add(const nlohmann::json& sample) {
@@ -80,6 +92,10 @@ void KeptSamples::Add(const nlohmann::json& sample) {
   kept.tokens = SpansOf(sample);
   kept.bytes = kept.prompt.size() + kept.response.size() + kept.label.size() + kOther;
   for (const auto& [text, reward] : kept.tokens) kept.bytes += text.size() + kOther;
+  kept.sequences = SequencesOf(sample);
+  for (const SampleSequence& sequence : kept.sequences) {
+    for (const SampleSpan& span : sequence) kept.bytes += span.text.size() + kOther;
+  }
   bytes_ += kept.bytes;
   by_step_[step].push_back(std::move(kept));
   Thin();
@@ -130,6 +146,21 @@ void KeptSamples::AppendJson(std::string* out) const {
       JsonList span("[", spans.Next());
       AppendJsonText(text, span.Next());
       AppendJsonNumber(reward, span.Next());
+    }
+  });
+  list("sequences", [](int64_t, const Sample& sample, std::string* to) {
+    if (sample.sequences.empty()) {
+      absl::StrAppend(to, "null");
+      return;
+    }
+    JsonList sequences("[", to);
+    for (const SampleSequence& sequence : sample.sequences) {
+      JsonList spans("[", sequences.Next());
+      for (const auto& [text, trained] : sequence) {
+        JsonList span("[", spans.Next());
+        AppendJsonText(text, span.Next());
+        AppendJsonNumber(trained ? 1 : 0, span.Next());
+      }
     }
   });
   std::set<std::string> names;

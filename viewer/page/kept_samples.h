@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/run_folder/records.h"
 #include "nlohmann/json.hpp"
 
 namespace quartet {
@@ -17,13 +18,16 @@ class KeptSamples {
   static constexpr size_t kBytes = 1'400'000;
   // Characters of a text that are kept of its beginning; a quarter as many of its end.
   static constexpr size_t kText = 1600;
+  // Bytes that are kept of all sequences of a sample together.
+  static constexpr size_t kSequences = 4 * kText;
 
   // Lines of samples.jsonl, in their order.
   void Add(const nlohmann::json& sample);
 
-  // {"total", "steps", "step", "prompt", "response", "label", "reward", "kl", "finish", "tokens", "parts"}: lists with
-  // an entry a sample, `parts` by the source's name. `tokens`: where tokens have rewards, [text, reward] of the tokens
-  // up to each that has one, and of those behind the last; else null.
+  // {"total", "steps", "step", "prompt", "response", "label", "reward", "kl", "finish", "tokens", "sequences",
+  // "parts"}: lists with an entry a sample, `parts` by the source's name. `tokens`: where tokens have rewards, [text,
+  // reward] of the tokens up to each that has one, and of those behind the last; else null. `sequences`: where the
+  // record has some, of each the list of its spans [text, 1 if it is trained on, else 0]; else null.
   void AppendJson(std::string* out) const;
 
  private:
@@ -32,6 +36,7 @@ class KeptSamples {
     double reward = 0, kl = 0;  // NaN: none
     std::map<std::string, double> parts;
     std::vector<std::pair<std::string, double>> tokens;
+    std::vector<SampleSequence> sequences;
     size_t bytes = 0;
   };
 

@@ -63,6 +63,24 @@ TEST(KeptSamples, HaveTheTextUpToEachTokenThatHasAReward) {
   EXPECT_NE(tokens[6].back()[0].get<std::string>().find("tokens left out"), std::string::npos);
 }
 
+TEST(KeptSamples, HaveTheSpansOfEachSequence) {
+  KeptSamples samples;
+  const auto add = [&samples](const Json& sequences) { samples.Add({{"step", 0}, {"sequences", sequences}}); };
+  add(Json::parse(R"([[{"text": "<user>1+1?", "trained": false}, {"text": "2", "trained": true}],
+                      [{"text": "and 2+2?"}, 7, {"text": null, "trained": "yes"}], "spans"])"));
+  add("sequences");
+  samples.Add({{"step", 0}, {"response", "one answer"}});
+  add(Json::array({Json(400, {{"text", "a turn"}, {"trained", true}})}));
+  add(Json::array({Json(40, {{"text", std::string(4000, 'x')}, {"trained", true}})}));
+  const Json sequences = JsonOf(samples)["sequences"];
+  EXPECT_EQ(sequences[0], Json::parse(R"([[["<user>1+1?", 0], ["2", 1]], [["and 2+2?", 0], ["", 0]], []])"));
+  for (const int none : {1, 2}) EXPECT_TRUE(sequences[none].is_null()) << none;
+  for (const int longer : {3, 4}) {
+    EXPECT_LT(sequences[longer].dump().size(), 2 * KeptSamples::kSequences);
+    EXPECT_NE(sequences[longer].dump().find("left out"), std::string::npos);
+  }
+}
+
 TEST(KeptSamples, CutLongTextsBetweenCharacters) {
   KeptSamples samples;
   std::string text;

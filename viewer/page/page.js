@@ -566,15 +566,22 @@ const shapeOf = k => shape[k] || (shape[k] = {words: words(A.prompt[k]), letters
 function likeness(a, b) { let n = 0; for (const w of a) if (b.has(w)) n++; return n / (a.size + b.size - n || 1); }
 function textCell(text, name, find) {
   const box = make('div', {class: 'text', dir: 'auto', title: 'click: whole or cut', onclick() { if (!String(getSelection())) box.classList.toggle('open'); }});
-  const t = visible(text);
-  if (find) { let i = 0, j; const low = t.toLowerCase(); while ((j = low.indexOf(find, i)) >= 0 && low.length === t.length) { box.append(t.slice(i, j), make('mark', {}, t.slice(j, j + find.length))); i = j + find.length; } box.append(t.slice(i)); }
-  else box.append(t);
+  box.append(...found(text, find));
   return make('td', {'data-name': name}, box);
 }
-// What tokens are worth: the text up to each that has a reward.
+// The text, with what is searched for marked.
+function found(text, find) {
+  const t = visible(text), low = t.toLowerCase(), nodes = [];
+  let i = 0, j;
+  if (find) while ((j = low.indexOf(find, i)) >= 0 && low.length === t.length) { nodes.push(t.slice(i, j), make('mark', {}, t.slice(j, j + find.length))); i = j + find.length; }
+  return [...nodes, t.slice(i)];
+}
+// Of an episode all sequences, turn by turn; else what tokens are worth: the text up to each that has a reward.
 function answerCell(k, find) {
-  const cell = textCell(A.response[k], 'answer', find), spans = A.tokens[k];
-  if (spans && !find) cell.firstChild.replaceChildren(...spans.map(([text, reward]) => make('span', reward ? {class: reward > 0 ? 'gain' : 'loss', title: 'reward of its last token: ' + plain(reward)} : {}, visible(text))));
+  const cell = textCell(A.response[k], 'answer', find), spans = A.tokens[k], sequences = A.sequences[k];
+  if (sequences) cell.firstChild.replaceChildren(...sequences.flatMap((turns, b) => [sequences.length > 1 ? make('div', {class: 'branch'}, `sequence ${b + 1} of ${sequences.length}`) : '',
+    ...turns.map(([text, trained]) => make('div', {class: 'turn'}, make('span', {class: trained ? 'trained' : null, title: trained ? 'trained on' : 'context'}, found(text, find))))]));
+  else if (spans && !find) cell.firstChild.replaceChildren(...spans.map(([text, reward]) => make('span', reward ? {class: reward > 0 ? 'gain' : 'loss', title: 'reward of its last token: ' + plain(reward)} : {}, visible(text))));
   return cell;
 }
 const plain = v => v === null || v === undefined ? '–' : String(+v.toPrecision(3)).replace('-', '−');
@@ -614,7 +621,7 @@ function change() {
 function list() {
   const find = filter.text.toLowerCase();
   hits = [];
-  for (let k = 0; k < M; k++) if ((filter.from === '' || A.step[k] >= +filter.from) && (filter.to === '' || A.step[k] <= +filter.to) && (!find || (A.prompt[k] + '\n' + A.response[k] + '\n' + A.label[k]).toLowerCase().includes(find))) hits.push(k);
+  for (let k = 0; k < M; k++) if ((filter.from === '' || A.step[k] >= +filter.from) && (filter.to === '' || A.step[k] <= +filter.to) && (!find || [A.prompt[k], A.response[k], A.label[k], ...(A.sequences[k] || []).flat().map(s => s[0])].join('\n').toLowerCase().includes(find))) hits.push(k);
   const by = {new: (a, b) => A.step[b] - A.step[a] || a - b, old: (a, b) => A.step[a] - A.step[b] || a - b, worst: (a, b) => A.reward[a] - A.reward[b] || A.step[b] - A.step[a], best: (a, b) => A.reward[b] - A.reward[a] || A.step[b] - A.step[a], kl: (a, b) => (A.kl[b] ?? -9) - (A.kl[a] ?? -9), long: (a, b) => A.response[b].length - A.response[a].length};
   hits.sort(by[filter.sort]);
   const table = make('table', {class: 'answers'});
