@@ -4,13 +4,14 @@
     python tools/check_openai.py --model DIR
 
 Starts the rollout with the model on free ports and asks it everything that the package knows and docs/http.md promises;
-prints a line for each check and fails at the first that does not hold. DIR is an instruction model with a chat template.
-What is said of stop strings and prompts is held against the gRPC service, too. Needs openai 3.54.0 and grpcio-tools
-1.85.1.
+then with a chat template that writes tools, also by the package openai-agents. Prints a line for each check and fails at
+the first that does not hold. DIR is an instruction model with a chat template. What is said of stop strings and prompts is
+held against the gRPC service, too. Needs openai 3.54.0, openai-agents 0.24.0 and grpcio-tools 1.85.1.
 """
 
 import argparse
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -19,14 +20,27 @@ import tempfile
 import time
 import urllib.request
 
+import agents
 import grpc
 import openai
 
 KEY = "sesame"
 QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
 
+TOOL = {"type": "function", "function": {"name": "get_weather", "description": "The weather in a city.", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+TEMPLATE = """\
+{%- if tools %}{{ '<|im_start|>system\\nCall tools so: <tool_call>{"name": ..., "arguments": ...}</tool_call>\\n' }}
+{%- for tool in tools %}{{ (tool | tojson) + '\\n' }}{% endfor %}{{ '<|im_end|>\\n' }}{% endif %}
+{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
+{%- for call in message.tool_calls %}
+{{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}</tool_call>' }}
+{%- endfor %}{{ '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
+"""
 
-def start(args, folder):
+
+def start(args, folder, more={}):
     key_file = os.path.join(folder, "key")
     with open(os.open(key_file, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
         file.write(KEY)
@@ -39,6 +53,7 @@ def start(args, folder):
         "rollout.http.api_key_file": key_file,
         "rollout.max_num_seqs": 16,
         "rollout.max_waiting": 16,
+        **more,
     }
     process = subprocess.Popen(
         [args.binary, "--listen=127.0.0.1:0"] + [f"--set={name}={value}" for name, value in options.items()],
@@ -317,6 +332,95 @@ def at_once(url):
     return f"{sum(answer.usage.completion_tokens for answer in answers)} tokens"
 
 
+def about_weather(*cities):
+    """Messages that a small model goes on with in kind: with a call, then with its result."""
+    messages = []
+    for number, city in enumerate(cities):
+        call = {"id": f"weather0{number}", "type": "function",
+                "function": {"name": "get_weather", "arguments": f'{{"city": "{city}"}}'}}
+        messages += [{"role": "user", "content": f"What is the weather in {city}?"},
+                     {"role": "assistant", "content": None, "tool_calls": [call]},
+                     {"role": "tool", "tool_call_id": call["id"], "content": "sunny"},
+                     {"role": "assistant", "content": f"It is sunny in {city}."}]
+    return messages
+
+
+def tools(client):
+    """A call, whole and in a stream, and the answer to its result."""
+    ask = dict(model="policy", messages=about_weather("Paris", "Berlin", "Madrid")
+               + [{"role": "user", "content": "What is the weather in Rome?"}], tools=[TOOL], temperature=0, max_tokens=60)
+    choice = client.chat.completions.create(**ask).choices[0]
+    expect(choice.finish_reason == "tool_calls" and choice.message.content is None, choice)
+    [call] = choice.message.tool_calls
+    expect(call.function.name == "get_weather" and json.loads(call.function.arguments) == {"city": "Rome"}, call)
+    with client.chat.completions.stream(**ask) as stream:
+        kinds = {event.type for event in stream}
+        streamed = stream.get_final_completion().choices[0]
+    expect("tool_calls.function.arguments.done" in kinds, kinds)
+    expect(streamed.finish_reason == "tool_calls", streamed)
+    expect(streamed.message.tool_calls[0].function.arguments == call.function.arguments, streamed)
+    result = {"role": "tool", "tool_call_id": call.id, "content": "rainy"}
+    said = client.chat.completions.create(**dict(ask, messages=ask["messages"] + [choice.message, result])).choices[0]
+    expect("Rome" in said.message.content and said.finish_reason == "stop", said)
+    text = client.chat.completions.create(**ask, tool_choice="none").choices[0]
+    expect(text.message.content.startswith("<tool_call>") and not text.message.tool_calls, text)
+    told = expect_error(openai.BadRequestError, "tool_choice",
+                        lambda: client.chat.completions.create(**ask, tool_choice="required"))
+    return f"{call.function.arguments}, {said.message.content!r}\n    {told}"
+
+
+def tools_by_agent(url):
+    asked = []
+
+    @agents.function_tool
+    def get_weather(city: str) -> str:
+        """The weather in a city."""
+        asked.append(city)
+        return "rainy"
+
+    async def run():
+        async with openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY) as client:
+            agent = agents.Agent(
+                name="weather", tools=[get_weather], model_settings=agents.ModelSettings(temperature=0, max_tokens=60),
+                model=agents.OpenAIChatCompletionsModel(model="policy", openai_client=client))
+            history = []
+            for message in about_weather("Paris", "Berlin", "Madrid"):
+                if message["role"] == "tool":
+                    history.append({"type": "function_call_output", "call_id": message["tool_call_id"],
+                                    "output": message["content"]})
+                elif message.get("tool_calls"):
+                    [call] = message["tool_calls"]
+                    history.append({"type": "function_call", "call_id": call["id"], **call["function"]})
+                else:
+                    history.append(message)
+            question = {"role": "user", "content": "What is the weather in Rome?"}
+            whole = await agents.Runner.run(agent, history + [question], max_turns=3)
+            streamed = agents.Runner.run_streamed(agent, history + [question], max_turns=3)
+            async for _ in streamed.stream_events():
+                pass
+            return whole.final_output, streamed.final_output
+
+    agents.set_tracing_disabled(True)
+    whole, streamed = asyncio.run(run())
+    expect(asked == ["Rome", "Rome"] and "Rome" in whole and streamed == whole, asked, whole, streamed)
+    return whole
+
+
+def check_tools(args):
+    with tempfile.TemporaryDirectory() as folder:
+        template = os.path.join(folder, "tools.jinja")
+        with open(template, "w") as file:
+            file.write(TEMPLATE)
+        process, url, _ = start(args, folder, {"data.tokenizer_chat_template": template})
+        try:
+            client = openai.OpenAI(base_url=url + "/v1", api_key=KEY)
+            print(f"tools: {tools(client)}", flush=True)
+            print(f"tools_by_agent: {tools_by_agent(url)}", flush=True)
+        finally:
+            process.terminate()
+            process.wait()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
@@ -337,6 +441,7 @@ def main():
         finally:
             process.terminate()
             process.wait()
+    check_tools(args)
     print(f"all hold (openai {openai.__version__})")
 
 

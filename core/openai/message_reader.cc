@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "core/openai/openai_request.h"
 #include "core/tokenizer/chat_message.h"
 
 namespace quartet {
@@ -208,7 +209,7 @@ bool MessageReader::CanComeBack(const std::vector<ordered_json>& calls) const {
   for (const ordered_json& call : calls) all.push_back(call);
   ordered_json message = {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", std::move(all)}};
   if (has_content_) message["content"] = "text";
-  const absl::StatusOr<ChatMessage> read = ReadChatMessage(message, "message");
+  const absl::StatusOr<ChatMessage> read = ReadOpenAiMessage(message, "message");
   return read.ok() &&
          tokenizer_->ApplyChatTemplate({MakeChatMessage("user", "text"), *read}, /*add_generation_prompt=*/false).ok();
 }

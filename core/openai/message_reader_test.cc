@@ -208,6 +208,14 @@ TEST(MessageReader, LeavesACallThatTheTemplateWouldRefuseAsItIs) {
   EXPECT_EQ(refused.content, "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>");
 }
 
+// As Qwen3's; it comes back as a text that is empty.
+TEST(MessageReader, ReadsCallsWithoutWordsWhereTheTemplateLooksIntoTheContent) {
+  const auto qwen = LoadChatModel(
+      "qwen", {}, true, "{%- for message in messages %}{{ '-' if '</think>' in message.content }}{% endfor %}");
+  EXPECT_THAT(Calls(ReadMessage(*qwen, "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>")),
+              ElementsAre("f {}"));
+}
+
 TEST(MessageReader, GivesEachCallAnIdOfItsOwnThatFollowsFromTheAnswers) {
   const auto mistral = LoadChatModel("mistral");
   const auto ids = [&](const std::string& answer, const std::string& text) {
