@@ -74,15 +74,17 @@ absl::StatusOr<std::vector<ControlRequest>> RequestsOf(const UpgradeFlags& flags
         (IsHere(run.holder) || std::filesystem::is_directory(programs, error))) {
       QUARTET_RETURN_IF_ERROR(CheckHasPrograms(service, programs));
     }
-    if (!programs.empty() && service != "all" && IsHere(run.holder)) {
-      QUARTET_RETURN_IF_ERROR(CheckRunsHere(service, programs, [&] { return cancellation.status(); }));
-    }
     requests.push_back({.id = "",
                         .action = flags.hold      ? "hold"
                                   : flags.release ? "release"
                                                   : "upgrade",
                         .service = service,
                         .programs_folder = programs});
+  }
+  // Once it is known that all are there.
+  for (const ControlRequest& request : requests) {
+    if (programs.empty() || request.service == "all" || !IsHere(run.holder)) continue;
+    QUARTET_RETURN_IF_ERROR(CheckRunsHere(request.service, programs, [&] { return cancellation.status(); }));
   }
   return requests;
 }

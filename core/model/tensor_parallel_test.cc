@@ -33,6 +33,7 @@ TEST_P(SharesOf, TogetherAreTheModel) {
   ModelConfig config = ConfigOf(GetParam());
   config.num_attention_heads = 8;
   config.num_key_value_heads = 4;
+  config.vocab_size = 133;
   const ParameterLayout whole = MakeParameterLayout(config, HeadKind::kVocabulary);
   for (const int size : {1, 2, 4}) {
     ASSERT_TRUE(CheckTensorParallel(config, size).ok());

@@ -309,7 +309,7 @@ TEST_F(LoadTest, TakesTheChatTemplateThatItIsGiven) {
   EXPECT_EQ(*(*tokenizer)->ApplyChatTemplate({MakeChatMessage("user", "1")}, true), "mine: 1");
   const absl::Status missing = Tokenizer::Load(folder_, {.file = folder_ + "/none.jinja"}).status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(missing.message().find(folder_ + "/none.jinja"), 0) << missing;
+  EXPECT_THAT(std::string(missing.message()), testing::HasSubstr(folder_ + "/none.jinja"));
 }
 
 TEST_F(LoadTest, GivesTheTemplateToolsInTheirOrder) {

@@ -16,6 +16,7 @@
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/step_range.h"
 #include "core/config/template_date.h"
+#include "core/hardware/cuda_driver.h"
 #include "core/hardware/topology.h"
 #include "core/model/lora.h"
 #include "core/run_folder/checkpoint_search.h"
@@ -177,10 +178,12 @@ absl::Status RunSession::StartServices() {
   for (const Finding& finding : FindProblemsHere(config_, kind_.services)) view_.Print("warning: " + Describe(finding));
   QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder_->launch_config_path(), PrintRunConfig(config_)));
   const std::string programs = ServiceLauncher::DefaultProgramsFolder();
-  QUARTET_ASSIGN_OR_RETURN(
-      std::vector<RankLaunch> plan,
-      MakeLaunchPlan(config_, kind_.services, ReadTopology(), programs, {"--config=" + folder_->launch_config_path()}));
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) WithinVisibleGpus(visible, &plan);
+  const HostTopology topology = ReadTopology();
+  QUARTET_ASSIGN_OR_RETURN(std::vector<RankLaunch> plan, MakeLaunchPlan(config_, kind_.services, topology, programs,
+                                                                        {"--config=" + folder_->launch_config_path()}));
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    WithinVisibleGpus(visible, VisibleGpus(), topology, &plan);
+  }
   view_.Begin("starting services", static_cast<int64_t>(kind_.services.size()));
   absl::StatusOr<std::unique_ptr<ServiceLauncher>> launcher = ServiceLauncher::Start(
       {.services = kind_.services,
