@@ -342,7 +342,9 @@ std::vector<EpisodeSequence> Episode::Sequences() const {
   std::vector<EpisodeSequence> sequences;
   for (size_t turn = 0; turn < turns_.size(); ++turn) {
     if (!has_actions(turn) || leads_on[turn]) continue;
-    sequences.push_back({.last_turn = static_cast<int64_t>(turn), .ids = PromptOf(turn)});
+    sequences.push_back({.last_turn = static_cast<int64_t>(turn),
+                         .turns = std::ssize(PathTo(static_cast<int64_t>(turn))),
+                         .ids = PromptOf(turn)});
     Append(turns_[turn].drawn.ids, &sequences.back().ids);
   }
   std::ranges::stable_sort(sequences, {}, &EpisodeSequence::ids);

@@ -36,6 +36,7 @@ struct DrawnAnswer {
 // What an episode leaves to train on.
 struct EpisodeSequence {
   int64_t last_turn = 0;  // the one that it ends with
+  int64_t turns = 0;      // in it
   std::vector<int32_t> ids;
   std::vector<bool> is_action;  // as long as `ids`
   // One an action each.

@@ -165,9 +165,10 @@ TEST_F(EpisodeLimitsTest, EndsAtItsLimits) {
   Start({}, "grouped_results", [](EpisodeServerOptions* options) {
     options->episode.max_turns = 2;
     options->episode.max_len = 100;
-    options->episode.sampling.set_max_new_tokens(10);
-    options->episode.sampling.set_min_tokens(9);
   });
+  generation_.mutable_sampling()->set_max_new_tokens(10);
+  generation_.mutable_sampling()->set_min_tokens(9);
+  server_->SetGeneration(generation_);
   const OpenEpisode episode = server_->Open(1);
   const HttpAnswer long_prompt = Chat(episode, Question(std::string(2000, 'x')));
   EXPECT_EQ(long_prompt.status, 400);

@@ -157,7 +157,9 @@ class RandomEpisode {
   }
 
   Json Tools() {
-    return Json::parse(R"([{"type": "function", "function": {"name": "add", "parameters": {"b": 1, "a": {}}}}])");
+    return Json::parse(R"([{"type": "function", "function": {"name": "add", "description": "Adds.", "parameters":
+        {"type": "object", "properties": {"z": {"type": "string", "description": "what"}, "a": {"type": "number",
+         "description": "more"}}, "required": ["z"]}}}])");
   }
 
   void Open() {
@@ -176,6 +178,7 @@ class RandomEpisode {
       if (!Writes(thread)) thread.kwargs.erase(kwarg);
     }
     if (!Writes(thread) && thread.messages[0]["role"] == "system") thread.messages.erase(thread.messages.begin());
+    if (!Writes(thread)) thread.kwargs["tools"] = Tools();  // which some cannot do without
     threads_.push_back(thread);
   }
 

@@ -22,7 +22,7 @@ struct OpenEpisode {
 struct EpisodeRecord {
   std::vector<EpisodeSequence> sequences;     // none where no call was answered with a token
   std::vector<nlohmann::ordered_json> turns;  // of each sequence a list of messages, with its last answer
-  std::string response;                       // text of the answer that was given last
+  std::string response;                       // text of the answer that was asked for last, of what has tokens
   bool truncated = false;                     // that one: cut by a limit, without an end token
   int64_t calls = 0;                          // that were answered and delivered
   int64_t refused = 0;                        // that were not, by the fault of who called

@@ -32,11 +32,7 @@ std::optional<FailedTry> Missing(const EpisodeRecord& record) {
 
 int64_t TurnsOf(const EpisodeRecord& record) {
   int64_t most = 0;
-  for (const nlohmann::ordered_json& messages : record.turns) {
-    most = std::max<int64_t>(most, std::ranges::count_if(messages, [](const auto& message) {
-                               return message.value("role", "") == "assistant";
-                             }));
-  }
+  for (const EpisodeSequence& sequence : record.sequences) most = std::max(most, sequence.turns);
   return most;
 }
 
@@ -163,7 +159,10 @@ EpisodeRuns::Ended EpisodeRuns::PlayTask(AgentProcess& process, const EpisodeTas
     episode.failed.push_back(failed->kind);
     if (tries < config_.agent().max_tries()) continue;
     const bool is_ours = failed->kind == EpisodeFailure::kPolicy;
-    const absl::Status status(is_ours ? episode.record.policy.code() : absl::StatusCode::kFailedPrecondition,
+    // Of a call that the rollout has given up, too: the run has not been cancelled.
+    const absl::StatusCode ours =
+        absl::IsCancelled(episode.record.policy) ? absl::StatusCode::kUnavailable : episode.record.policy.code();
+    const absl::Status status(is_ours ? ours : absl::StatusCode::kFailedPrecondition,
                               absl::StrCat(tries, tries == 1 ? " try: " : " tries: ", failed->why));
     if (is_ours || config_.agent().on_error() == "stop") return OfTask(task, status);
     episode.dropped = OfTask(task, status);

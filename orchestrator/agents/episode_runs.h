@@ -23,7 +23,7 @@
 namespace quartet {
 
 struct EpisodeTask {
-  std::shared_ptr<const PromptRecord> prompt;
+  const PromptRecord* prompt = nullptr;  // outlives it
   EpisodePlace place;
   uint64_t seed = 0;  // EpisodeSeed
 };

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <map>
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -41,15 +41,15 @@ class EpisodeRunsTest : public ::testing::Test {
   AgentConfig& agent() { return *config_.mutable_agent(); }
 
   // `rows` of two samples each.
-  static std::vector<EpisodeTask> Tasks(int rows) {
+  std::vector<EpisodeTask> Tasks(int rows) {
     std::vector<EpisodeTask> tasks;
     for (int row = 0; row < rows; ++row) {
-      auto prompt = std::make_shared<PromptRecord>();
-      prompt->label = absl::StrCat(row);
-      prompt->place = absl::StrCat("data.prompt_data: /rows.jsonl, line ", row + 1);
+      PromptRecord& prompt = prompts_.emplace_back();
+      prompt.label = absl::StrCat(row);
+      prompt.place = absl::StrCat("data.prompt_data: /rows.jsonl, line ", row + 1);
       for (int sample = 0; sample < 2; ++sample) {
         const EpisodePlace place = {.step = 5, .row = row, .sample = sample};
-        tasks.push_back({prompt, place, EpisodeSeed(17, place)});
+        tasks.push_back({&prompt, place, EpisodeSeed(17, place)});
       }
     }
     return tasks;
@@ -72,6 +72,7 @@ class EpisodeRunsTest : public ::testing::Test {
   }
 
   const ScratchFolder scratch_;
+  std::deque<PromptRecord> prompts_;
   RunConfig config_;
   FileHost host_;
   std::map<size_t, PlayedEpisode> played_;
@@ -268,9 +269,8 @@ TEST_F(EpisodeRunsTest, CountWhatEpisodesAreMadeOf) {
   PlayedEpisode episode;
   episode.record.calls = 5;
   episode.record.sequences.resize(2);
-  const auto message = [](const char* role) { return nlohmann::ordered_json{{"role", role}, {"content", "x"}}; };
-  episode.record.turns = {{message("user"), message("assistant"), message("user"), message("assistant")},
-                          {message("user"), message("assistant")}};
+  episode.record.sequences[0].turns = 2;
+  episode.record.sequences[1].turns = 1;
   episode.record.policy_seconds = 1.5;
   episode.seconds = 4;
   metrics_.Add(episode);

@@ -122,11 +122,16 @@ EpisodeServer::~EpisodeServer() {
   server_.reset();
 }
 
+void EpisodeServer::SetGeneration(const GenerateHeader& header) {
+  const std::lock_guard lock(mutex_);
+  generation_ = header;
+}
+
 OpenEpisode EpisodeServer::Open(uint64_t seed) {
   OpenEpisode opened{.key = RandomKey(), .base_url = "", .api_key = RandomKey()};
   opened.base_url = absl::StrCat("http://", server_->address().ToString(), kEpisodes, opened.key, "/v1");
-  auto episode = std::make_shared<ServedEpisode>(&options_.episode, &gate_, seed, policy_version_);
   const std::lock_guard lock(mutex_);
+  auto episode = std::make_shared<ServedEpisode>(&options_.episode, &gate_, seed, generation_);
   open_[opened.key] = {.api_key = opened.api_key, .episode = std::move(episode)};
   return opened;
 }

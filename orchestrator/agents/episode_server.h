@@ -1,7 +1,6 @@
 // Serves open episodes: OpenAI's chats over HTTP, on this host alone.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -40,8 +39,9 @@ class EpisodeServer final : public EpisodeHost {
   // Gives up the calls of what is still open.
   ~EpisodeServer() override;
 
-  // The version that draws the answers of episodes that are opened from now on; until it is set, 0.
-  void SetPolicy(uint64_t version) { policy_version_ = version; }
+  // How answers of episodes that are opened from now on are drawn: by policy_version, and as `sampling` says, with
+  // max_new_tokens of one answer; seed and n_samples have no effect. Before anything is opened.
+  void SetGeneration(const GenerateHeader& header);
 
   OpenEpisode Open(uint64_t seed) override;
   // Of an open episode.
@@ -60,8 +60,8 @@ class EpisodeServer final : public EpisodeHost {
 
   EpisodeServerOptions options_;
   CallGate gate_;
-  std::atomic<uint64_t> policy_version_ = 0;
   std::mutex mutex_;
+  GenerateHeader generation_;          // guarded by mutex_
   std::map<std::string, Entry> open_;  // by key; guarded by mutex_
   std::set<std::string> told_;         // of which `notice` was; guarded by mutex_
   std::unique_ptr<Handler> handler_;

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/base/testing/counted_memory.h"
 #include "orchestrator/agents/testing/served_agents.h"
 
 namespace quartet {
@@ -195,6 +196,20 @@ TEST_F(EpisodeServerTest, GoesBackToAnEarlierQuestion) {
     EXPECT_EQ(Text(record.sequences[i], true),
               absl::StrCat(i == 0 ? first + "<|end|>" : "", has_two ? two : three, "<|end|>"));
   }
+}
+
+TEST_F(EpisodeServerTest, KeepsOnceWhatAllRequestsOfAConversationHave) {
+  Start({}, "grouped_results", [](EpisodeServerOptions* options) { options->episode.max_len = 1 << 20; });
+  const OpenEpisode episode = server_->Open(1);
+  json messages = Question(std::string(200'000, 'x'));
+  int64_t before = 0;
+  for (int turn = 0; turn < 20; ++turn) {
+    messages.push_back(Answer(episode, messages));
+    messages.push_back(Message("user", "more"));
+    if (turn == 1) before = AllocatedBytes();
+  }
+  EXPECT_LT(AllocatedBytes() - before, 10 * 200'000);
+  EXPECT_THAT(server_->Close(episode.key).turns, SizeIs(1));
 }
 
 // An agent that goes on asking, and asks the same twice at the same time.

@@ -57,19 +57,18 @@ DrawnAnswer DrawnOf(const GeneratedSequence& drawn) {
           .policy_versions = {drawn.policy_versions().begin(), drawn.policy_versions().end()}};
 }
 
-// As OpenAI's interface has them.
-OrderedJson ToOpenAi(const std::vector<ChatMessage>& messages) {
-  OrderedJson list = OrderedJson::array();
-  for (OrderedJson message : messages) {
-    if (message.contains("tool_calls")) {
-      for (OrderedJson& call : message["tool_calls"]) {
-        OrderedJson& arguments = call["function"]["arguments"];
-        arguments = arguments.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
-      }
+// The JSON text of it as OpenAI's interface has it.
+std::string ToOpenAi(OrderedJson message) {
+  const auto dump = [](const OrderedJson& value) {
+    return value.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
+  };
+  if (message.contains("tool_calls")) {
+    for (OrderedJson& call : message["tool_calls"]) {
+      OrderedJson& arguments = call["function"]["arguments"];
+      arguments = dump(arguments);
     }
-    list.push_back(std::move(message));
   }
-  return list;
+  return dump(message);
 }
 
 }  // namespace
@@ -103,7 +102,7 @@ class ServedEpisode::Call {
   const std::shared_ptr<ServedEpisode> episode_;
 };
 
-ServedEpisode::ServedEpisode(const EpisodeOptions* options, CallGate* gate, uint64_t seed, uint64_t policy_version)
+ServedEpisode::ServedEpisode(const EpisodeOptions* options, CallGate* gate, uint64_t seed, GenerateHeader generation)
     : options_(*options),
       model_({.name = options->model,
               .tokenizer = options->tokenizer,
@@ -112,7 +111,7 @@ ServedEpisode::ServedEpisode(const EpisodeOptions* options, CallGate* gate, uint
               .max_sequences = std::numeric_limits<int32_t>::max()}),  // HoldRunSampling bounds them
       gate_(*gate),
       seed_(seed),
-      policy_version_(policy_version),
+      generation_(std::move(generation)),
       episode_(options->tokenizer, options->end_token_ids) {}
 
 HttpReply ServedEpisode::Complete(HttpRequest& request, const std::stop_token& gone) {
@@ -125,7 +124,7 @@ HttpReply ServedEpisode::Complete(HttpRequest& request, const std::stop_token& g
       return Refuse(*std::move(refusal));
     absl::StatusOr<OpenAiChat> chat = ReadOpenAiChat(request.body, model_, /*seed=*/0);
     if (!chat.ok()) return Refuse(ErrorReply(chat.status()));
-    const absl::StatusOr<std::vector<std::string>> set_aside = HoldRunSampling(options_.sampling, &*chat);
+    const absl::StatusOr<std::vector<std::string>> set_aside = HoldRunSampling(generation_.sampling(), &*chat);
     if (!set_aside.ok()) return Refuse(ErrorReply(set_aside.status()));
     if (!set_aside->empty()) options_.on_set_aside(*set_aside);
     asked = Ask(*std::move(chat));
@@ -137,12 +136,16 @@ HttpReply ServedEpisode::Complete(HttpRequest& request, const std::stop_token& g
   return Answer(*std::move(asked), *std::move(drawn), call);
 }
 
+const std::string* ServedEpisode::Keep(const ChatMessage& message) {
+  return &*messages_.insert(ToOpenAi(message)).first;
+}
+
 absl::StatusOr<ServedEpisode::Asked> ServedEpisode::Ask(OpenAiChat chat) {
   const std::lock_guard lock(mutex_);
   if (!record_.policy.ok()) return Failed(record_.policy);
   if (asked_ >= options_.max_turns) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the episode has had ", asked_, " answers; allowed: at most agent.max_turns = ", options_.max_turns));
+        "the episode has had ", asked_, " requests; allowed: at most agent.max_turns = ", options_.max_turns));
   }
   const absl::StatusOr<EpisodeRequest> begun = episode_.Begin(chat.messages, chat.kwargs);
   if (!begun.ok()) return ChatError(chat, *model_.tokenizer, begun.status());
@@ -157,13 +160,14 @@ absl::StatusOr<ServedEpisode::Asked> ServedEpisode::Ask(OpenAiChat chat) {
   chat.max_tokens = static_cast<int32_t>(std::min<int64_t>(*chat.max_tokens, options_.max_len - prompt_len));
   sampling.set_min_tokens(std::clamp(sampling.min_tokens(), 0, std::max(*chat.max_tokens, 0)));
   sampling.set_seed(SeedOf(seed_, *begun));
-  std::vector<ChatMessage> messages = std::move(chat.messages);
+  const std::vector<ChatMessage> messages = std::move(chat.messages);
   Asked asked{.turn = begun->turn};
   QUARTET_ASSIGN_OR_RETURN(asked.request, WithPrompt(std::move(chat), begun->text, begun->prompt, model_));
-  asked.request.header.set_policy_version(policy_version_);
+  asked.request.header.set_policy_version(generation_.policy_version());
+  asked.request.header.set_affinity(std::max<uint64_t>(1, seed_));
   asked.request.header.set_stream_tokens(false);
   asked.request.header.set_affinity(std::max<uint64_t>(seed_, 1));
-  turns_[asked.turn].messages = std::move(messages);
+  for (const ChatMessage& message : messages) turns_[asked.turn].messages.push_back(Keep(message));
   ++asked_;
   return asked;
 }
@@ -193,7 +197,7 @@ HttpReply ServedEpisode::Answer(Asked asked, GeneratedSequence drawn, const std:
   OpenAiAnswer answer(std::move(asked.request), model_,
                       {.id = id,
                        .created = absl::ToUnixSeconds(absl::Now()),
-                       .policy_version = policy_version_,
+                       .policy_version = generation_.policy_version(),
                        .end_token_ids = {options_.end_token_ids.begin(), options_.end_token_ids.end()},
                        .keeps_messages = true});
   GenerateReply whole;
@@ -216,8 +220,8 @@ HttpReply ServedEpisode::Answer(Asked asked, GeneratedSequence drawn, const std:
   Turn& turn = turns_[asked.turn];
   turn.text = options_.tokenizer->Decode(of_turn.ids, /*skip_special_tokens=*/true);
   turn.truncated = whole.sequence().finish_reason() == GeneratedSequence::LENGTH;
-  turn.messages.push_back(*message);
-  turn.place = ++answers_;
+  turn.messages.push_back(Keep(*message));
+  turn.delivered = true;  // as far as is known
   episode_.Answered(asked.turn, std::move(of_turn), *message);
   reply.when_sent = [this, name = asked.turn, call](bool delivered) {
     if (!delivered) Undelivered(name);
@@ -228,7 +232,7 @@ HttpReply ServedEpisode::Answer(Asked asked, GeneratedSequence drawn, const std:
 void ServedEpisode::Undelivered(int64_t turn) {
   const std::lock_guard lock(mutex_);
   episode_.Undelivered(turn);
-  turns_[turn].place = 0;
+  turns_[turn].delivered = false;
 }
 
 HttpReply ServedEpisode::Refuse(HttpReply reply) {
@@ -246,15 +250,16 @@ EpisodeRecord ServedEpisode::Close() {
   call_ended_.wait(lock, [this] { return calls_ == 0; });
   record_.sequences = episode_.Sequences();
   for (const EpisodeSequence& sequence : record_.sequences) {
-    record_.turns.push_back(ToOpenAi(turns_[sequence.last_turn].messages));
+    OrderedJson& messages = record_.turns.emplace_back(OrderedJson::array());
+    for (const std::string* message : turns_[sequence.last_turn].messages) {
+      messages.push_back(OrderedJson::parse(*message));
+    }
   }
-  int64_t last = 0;
-  for (Turn& turn : turns_ | std::views::values) {
-    record_.calls += static_cast<int64_t>(turn.place > 0);
-    if (turn.place <= last) continue;
-    last = turn.place;
-    record_.response = turn.text;
-    record_.truncated = turn.truncated;
+  record_.calls = std::ranges::count_if(turns_ | std::views::values, &Turn::delivered);
+  const auto last = std::ranges::max_element(record_.sequences, {}, &EpisodeSequence::last_turn);
+  if (last != record_.sequences.end()) {
+    record_.response = turns_[last->last_turn].text;
+    record_.truncated = turns_[last->last_turn].truncated;
   }
   return std::move(record_);
 }

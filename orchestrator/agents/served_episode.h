@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -37,8 +38,6 @@ struct EpisodeOptions {
   std::vector<int32_t> end_token_ids;  // that end an answer
   int64_t max_len = 0;                 // tokens of a prompt and its answer together
   int64_t max_turns = 0;               // requests of one episode that are answered
-  // Of the run, with max_new_tokens of one answer. Its seed and n_samples have no effect.
-  SamplingParams sampling;
   GenerateFunction generate;
   // Told of parameters that a request has and that have no effect (run_sampling.h).
   std::function<void(const std::vector<std::string>&)> on_set_aside;
@@ -50,8 +49,8 @@ absl::Status EpisodeIsClosed();
 // Thread safe.
 class ServedEpisode : public std::enable_shared_from_this<ServedEpisode> {
  public:
-  // `options` and `gate` outlive it. Answers are drawn by `policy_version`.
-  ServedEpisode(const EpisodeOptions* options, CallGate* gate, uint64_t seed, uint64_t policy_version);
+  // `options` and `gate` outlive it. Answers are drawn as `generation` says (EpisodeServer::SetGeneration).
+  ServedEpisode(const EpisodeOptions* options, CallGate* gate, uint64_t seed, GenerateHeader generation);
 
   // The answer to a request for that of a chat.
   HttpReply Complete(HttpRequest& request, const std::stop_token& gone);
@@ -71,12 +70,14 @@ class ServedEpisode : public std::enable_shared_from_this<ServedEpisode> {
     int64_t turn = 0;
   };
   struct Turn {
-    std::vector<ChatMessage> messages;  // with the answer, where there is one
-    std::string text;                   // of the answer
+    std::vector<const std::string*> messages;  // of messages_, with the answer, where there is one
+    std::string text;                          // of the answer
     bool truncated = false;
-    int64_t place = 0;  // among the answers; 0: it has none, or that was not delivered
+    bool delivered = false;  // its answer
   };
 
+  // Under the lock.
+  const std::string* Keep(const ChatMessage& message);
   absl::StatusOr<Asked> Ask(OpenAiChat chat);
   absl::StatusOr<GeneratedSequence> Generate(const Asked& asked, const std::stop_token& gone);
   HttpReply Answer(Asked asked, GeneratedSequence drawn, const std::shared_ptr<Call>& call);
@@ -86,7 +87,7 @@ class ServedEpisode : public std::enable_shared_from_this<ServedEpisode> {
   const ServedModel model_;
   CallGate& gate_;
   const uint64_t seed_;
-  const uint64_t policy_version_;
+  const GenerateHeader generation_;
   std::stop_source closing_;
 
   std::mutex mutex_;
@@ -94,10 +95,11 @@ class ServedEpisode : public std::enable_shared_from_this<ServedEpisode> {
   // Guarded by mutex_.
   Episode episode_;
   std::map<int64_t, Turn> turns_;  // by their names in episode_
-  int64_t calls_ = 0;              // that are under way
+  std::set<std::string>
+      messages_;       // as OpenAI's interface has them, each once, though all requests of a conversation do
+  int64_t calls_ = 0;  // that are under way
   std::chrono::steady_clock::time_point busy_since_;
   int64_t asked_ = 0;  // of max_turns
-  int64_t answers_ = 0;
   EpisodeRecord record_;
 };
 

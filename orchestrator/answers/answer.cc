@@ -40,18 +40,20 @@ std::vector<std::string> ActionTexts(const TokenSequence& tokens, const Tokenize
   return of_actions;
 }
 
-ScoreItem MakeScoreItem(uint64_t index, const TokenSequence& tokens, const std::string& response, bool truncated,
-                        const PromptRecord& prompt, const RewardConfig& reward, const Tokenizer& tokenizer) {
+ScoreItem MakeScoreItem(uint64_t index, const JudgedAnswer& answer, const PromptRecord& prompt,
+                        const RewardConfig& reward, const Tokenizer& tokenizer) {
+  const TokenSequence& tokens = answer.tokens;
   ScoreItem item;
   *item.mutable_tokens() = tokens;
   item.mutable_tokens()->set_index(index);
-  item.set_response(response);
+  item.set_response(answer.response);
   item.set_label(prompt.label);
   item.set_source(prompt.source);
-  item.set_truncated(truncated);
+  item.set_truncated(answer.truncated);
   if (!ReadsPrompts(reward)) return item;
   item.set_prompt(prompt.text);
   item.set_row(prompt.row);
+  item.set_messages(answer.conversation);
   if (GivesTokenRewards(reward)) {
     for (std::string& text : ActionTexts(tokens, tokenizer)) item.add_token_texts(std::move(text));
   }

@@ -35,8 +35,9 @@ struct PromptAnswer {
   // Of the whole distribution; and of what was drawn from, after penalties and truncation.
   std::vector<float> log_probs;
   std::vector<float> sampled_log_probs;
-  std::string response;    // decoded, without special tokens; of an episode its last answer
-  bool truncated = false;  // that one, by a limit
+  std::string response;      // decoded, without special tokens; of an episode its last answer
+  bool truncated = false;    // that one, by a limit
+  std::string conversation;  // of an episode: the messages of the last sequence, with the last answer, a JSON list
   std::optional<AgentReward> agent;
 
   int64_t action_tokens() const { return static_cast<int64_t>(log_probs.size()); }
@@ -52,9 +53,16 @@ std::string DecodeResponse(const TokenSequence& tokens, const Tokenizer& tokeniz
 // The text of each action token, special tokens included.
 std::vector<std::string> ActionTexts(const TokenSequence& tokens, const Tokenizer& tokenizer);
 
-// `index`: of the item in its call. `tokens` end with `response`.
-ScoreItem MakeScoreItem(uint64_t index, const TokenSequence& tokens, const std::string& response, bool truncated,
-                        const PromptRecord& prompt, const RewardConfig& reward, const Tokenizer& tokenizer);
+// What of an answer sources judge: its last sequence.
+struct JudgedAnswer {
+  const TokenSequence& tokens;
+  const std::string& response;  // with which they end
+  bool truncated;
+  const std::string& conversation;  // "": there is none
+};
+// `index`: of the item in its call.
+ScoreItem MakeScoreItem(uint64_t index, const JudgedAnswer& answer, const PromptRecord& prompt,
+                        const RewardConfig& reward, const Tokenizer& tokenizer);
 
 // What the scorer says is wrong with one of the items that it was sent, "sequence INDEX, ...", with the place of its
 // prompt's row in front: labels that take a sandbox to read are found there alone. Other errors are as they are.

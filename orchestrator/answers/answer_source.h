@@ -13,6 +13,12 @@
 
 namespace quartet {
 
+// What answers are for: where they are of random numbers of their own the header says so.
+struct DrawPlace {
+  int64_t step = 0;
+  std::string set;  // of held-out prompts; "": what the step learns from
+};
+
 // Told of an answer; an error of it ends the drawing.
 using AnswerFunction = std::function<absl::Status(const PromptAnswer&)>;
 
@@ -25,10 +31,12 @@ class AnswerSource {
   // `first` prompts (at most all) to have all of theirs; the others are given up. By prompt (in the order of
   // `prompts`), then by sample. `on_answer` is told of each answer that will be returned as soon as that is known, from
   // the thread of the caller. What is drawn follows from the header and the prompts, but which prompts are first.
-  virtual absl::StatusOr<std::vector<PromptAnswer>> Draw(const GenerateHeader& header,
+  virtual absl::StatusOr<std::vector<PromptAnswer>> Draw(const DrawPlace& place, const GenerateHeader& header,
                                                          const std::vector<const PromptRecord*>& prompts, int64_t first,
                                                          const AnswerFunction& on_answer) = 0;
 
+  // Whether all answers of a draw come within the time of one call of a service (train.call_timeout_seconds).
+  virtual bool comes_in_a_call() const { return true; }
   // Whether some of the answers may have an error in place of what was drawn.
   virtual bool may_drop() const { return false; }
 

@@ -36,18 +36,21 @@ TEST(ScoreItems, TellTheTextOfEachDrawnTokenWhereTokensMayHaveRewards) {
     answer.add_ids(id);
     answer.add_action_mask(answer.ids_size() > 2 && id != 'k');  // 'k' is a tool's
   }
+  const std::string response = "o", conversation = "[]";
+  const JudgedAnswer judged = {answer, response, false, conversation};
   PromptRecord prompt;
   prompt.text = "q?";
   const ByteTokenizer tokenizer;
   RewardConfig reward;
   reward.add_source()->set_command("judge");
-  EXPECT_THAT(MakeScoreItem(0, answer, "o", false, prompt, reward, tokenizer).token_texts(), ElementsAre());
+  EXPECT_THAT(MakeScoreItem(0, judged, prompt, reward, tokenizer).token_texts(), ElementsAre());
   reward.mutable_source(0)->set_token_rewards(true);
-  const ScoreItem item = MakeScoreItem(0, answer, "o", false, prompt, reward, tokenizer);
+  EXPECT_EQ(MakeScoreItem(0, judged, prompt, reward, tokenizer).messages(), "[]");
+  const ScoreItem item = MakeScoreItem(0, judged, prompt, reward, tokenizer);
   EXPECT_THAT(item.token_texts(),
               ElementsAre("o", tokenizer.Decode({ByteTokenizer::kEnd}, /*skip_special_tokens=*/false)));
   for (int i = 0; i < 5; ++i) answer.set_action_mask(i, false);
-  EXPECT_THAT(MakeScoreItem(0, answer, "o", false, prompt, reward, tokenizer).token_texts(), ElementsAre());
+  EXPECT_THAT(MakeScoreItem(0, judged, prompt, reward, tokenizer).token_texts(), ElementsAre());
 }
 
 }  // namespace

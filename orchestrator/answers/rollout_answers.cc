@@ -20,7 +20,7 @@ PromptAnswer AnswerOf(const GeneratedSequence& sequence, const Tokenizer& tokeni
 
 }  // namespace
 
-absl::StatusOr<std::vector<PromptAnswer>> RolloutAnswers::Draw(const GenerateHeader& header,
+absl::StatusOr<std::vector<PromptAnswer>> RolloutAnswers::Draw(const DrawPlace& /*place*/, const GenerateHeader& header,
                                                                const std::vector<const PromptRecord*>& prompts,
                                                                int64_t first, const AnswerFunction& on_answer) {
   std::vector<Prompt> asked(prompts.size());

@@ -16,7 +16,7 @@ class RolloutAnswers final : public AnswerSource {
   // Which outlive it.
   RolloutAnswers(RolloutClient* rollout, const Tokenizer* tokenizer) : rollout_(*rollout), tokenizer_(*tokenizer) {}
 
-  absl::StatusOr<std::vector<PromptAnswer>> Draw(const GenerateHeader& header,
+  absl::StatusOr<std::vector<PromptAnswer>> Draw(const DrawPlace& place, const GenerateHeader& header,
                                                  const std::vector<const PromptRecord*>& prompts, int64_t first,
                                                  const AnswerFunction& on_answer) override;
 

@@ -68,7 +68,7 @@ std::vector<std::string> Differences(const ServiceInfo& info, const RunConfig& c
       continue;
     }
     // A later build's own, which the run cannot have set.
-    if (!IsFieldPath(field, *RunConfig::descriptor())) continue;
+    if (!IsFileHash(field) && !IsFieldPath(field, *RunConfig::descriptor())) continue;
     differences.push_back(absl::StrCat(field, " is ", theirs.empty() ? "not set" : theirs, " there and ",
                                        ours.empty() ? "not set" : ours, " here"));
   }

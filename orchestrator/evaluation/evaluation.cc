@@ -15,8 +15,9 @@
 #include "core/config/batches/call_sizes.h"
 #include "core/config/eval_sets.h"
 #include "core/rewards/labels/labels.h"
+#include "orchestrator/agents/agent_process.h"
+#include "orchestrator/agents/episode_answers.h"
 #include "orchestrator/answers/answer.h"
-#include "orchestrator/answers/rollout_answers.h"
 #include "orchestrator/clients/handshake.h"
 #include "orchestrator/data/first_example.h"
 #include "orchestrator/data/reward_sources.h"
@@ -125,7 +126,7 @@ absl::StatusOr<std::vector<ScoreReply>> ScoresOf(const RunConfig& config, const 
   for (size_t i = 0; i < answers.size(); ++i) {
     const PromptAnswer& answer = answers[i];
     if (!answer.error.empty()) continue;
-    items.push_back(MakeScoreItem(i, answer.sequences.back(), answer.response, answer.truncated,
+    items.push_back(MakeScoreItem(i, {answer.sequences.back(), answer.response, answer.truncated, answer.conversation},
                                   set.prompts[answer.prompt], config.reward(), tokenizer));
   }
   if (items.empty()) return scores;
@@ -138,20 +139,21 @@ absl::StatusOr<std::vector<ScoreReply>> ScoresOf(const RunConfig& config, const 
   return scores;
 }
 
-absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const EvaluationSet& set, uint64_t policy_version,
-                                          const Tokenizer& tokenizer, AnswerSource& source, ScorerClient& scorer,
-                                          const ProgressFunction& progress) {
+absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const EvaluationSet& set, int64_t step,
+                                          uint64_t policy_version, const Tokenizer& tokenizer, AnswerSource& source,
+                                          ScorerClient& scorer, const ProgressFunction& progress) {
   // 1. Answers.
   const auto n = static_cast<size_t>(set.options.n_samples_per_prompt());
   std::vector<const PromptRecord*> prompts;
   for (const PromptRecord& prompt : set.prompts) prompts.push_back(&prompt);
   int64_t drawn = 0;
-  QUARTET_ASSIGN_OR_RETURN(std::vector<PromptAnswer> answers,
-                           source.Draw(HeaderOf(config, set.options, policy_version), prompts, std::ssize(prompts),
-                                       [&](const PromptAnswer&) {
-                                         if (progress) progress(++drawn);
-                                         return absl::OkStatus();
-                                       }));
+  QUARTET_ASSIGN_OR_RETURN(
+      std::vector<PromptAnswer> answers,
+      source.Draw({.step = step, .set = set.options.name()}, HeaderOf(config, set.options, policy_version), prompts,
+                  std::ssize(prompts), [&](const PromptAnswer&) {
+                    if (progress) progress(++drawn);
+                    return absl::OkStatus();
+                  }));
 
   // 2. What they are worth.
   QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, ScoresOf(config, set, answers, tokenizer, scorer));
@@ -285,8 +287,9 @@ absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& conf
   for (const EvaluationSet& set : sets) {
     view.Begin(absl::StrCat(what, ", ", set.options.name()),
                static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
-    QUARTET_ASSIGN_OR_RETURN(results.emplace_back(), Evaluate(config, set, policy_version, tokenizer, answers, scorer,
-                                                              [&view](int64_t done) { view.Progress(done); }));
+    QUARTET_ASSIGN_OR_RETURN(results.emplace_back(),
+                             Evaluate(config, set, model.step, policy_version, tokenizer, answers, scorer,
+                                      [&view](int64_t done) { view.Progress(done); }));
     view.Print(absl::StrCat(what, ": ", DescribeEvaluation(results.back())));
     QUARTET_RETURN_IF_ERROR(folder.WriteEvaluation({.step = model.step,
                                                     .model = model.name,
@@ -349,6 +352,7 @@ absl::Status EvaluateModel(RunSession session) {
   config.mutable_monitor()->clear_listen();  // which the run that is evaluated may have
   std::vector<EvaluationSet> sets;
   const auto read = [&]() -> absl::Status {
+    if (HasAgent(config)) QUARTET_RETURN_IF_ERROR(TryAgent(config.agent()));
     QUARTET_ASSIGN_OR_RETURN(sets, LoadEvaluationSets(config, session.tokenizer(), session.ShowChecking()));
     if (sets.empty()) {
       return absl::InvalidArgumentError("eval.data and eval.set are empty; they name what is evaluated");
@@ -381,10 +385,13 @@ absl::Status EvaluateModel(RunSession session) {
   }
   RunFolder& folder = session.folder();
   QUARTET_RETURN_IF_ERROR(folder.BeginAfter(0));
-  RolloutAnswers answers(services.rollout.get(), &session.tokenizer());
+  QUARTET_ASSIGN_OR_RETURN(
+      const std::unique_ptr<AnswerSource> answers,
+      MakeAnswerSource(config, &session.tokenizer(), services.rollout.get(), &session.cancellation(),
+                       [&view](const std::string& notice) { view.Print("agent: " + notice); }));
   const absl::StatusOr<std::vector<EvaluationResult>> results =
       EvaluateSets(config, sets, EvaluatedModelIn(config.rollout().pretrain()), policy_version, session.tokenizer(),
-                   answers, *services.scorer, folder, view);
+                   *answers, *services.scorer, folder, view);
   if (!results.ok()) return session.End(results.status());
   for (size_t i = 0; i < results->size(); ++i) {
     QUARTET_RETURN_IF_ERROR(AtomicWriteFile(absl::StrCat(folder.path(), "/answers_", (*results)[i].set, ".jsonl"),

@@ -54,6 +54,7 @@ absl::StatusOr<Experience> ExperienceOf(const RunConfig& config, std::shared_ptr
   e.sequences = std::move(answer.sequences);
   e.response = std::move(answer.response);
   e.truncated = answer.truncated;
+  e.conversation = std::move(answer.conversation);
   e.excluded = algorithm.overlong_filtering() && e.truncated;
   e.rollout_log_probs = std::move(answer.log_probs);
   e.sampled_log_probs = std::move(answer.sampled_log_probs);
@@ -115,6 +116,7 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
   // Without sources no answer is worth anything to the scorer, and it is not asked. Answers are scored while others are
   // generated, but where not all of them may come: how many do is announced.
   const bool has_sources = !config_.reward().source().empty();
+  const bool at_once = answers_.comes_in_a_call() && !answers_.may_drop();
   std::vector<ScoreItem> waiting_items;
   std::vector<uint64_t> scored;  // places, as they were sent
   int64_t told = 0;
@@ -123,9 +125,10 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
     if (!answer.error.empty()) return absl::OkStatus();
     scored.push_back(place_of(answer));
     if (!has_sources) return absl::OkStatus();
-    ScoreItem item = MakeScoreItem(scored.back(), answer.sequences.back(), answer.response, answer.truncated,
-                                   *prompts[answer.prompt], config_.reward(), tokenizer_);
-    if (!answers_.may_drop()) {
+    ScoreItem item =
+        MakeScoreItem(scored.back(), {answer.sequences.back(), answer.response, answer.truncated, answer.conversation},
+                      *prompts[answer.prompt], config_.reward(), tokenizer_);
+    if (at_once) {
       if (scoring == nullptr) scoring = scorer_.BeginScore(wanted);
       scoring->Add(item);
     } else {
@@ -133,9 +136,9 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
     }
     return absl::OkStatus();
   };
-  QUARTET_ASSIGN_OR_RETURN(
-      std::vector<PromptAnswer> answers,
-      answers_.Draw(HeaderOf(config_, step, draw, policy_version), prompts, rollout.rollout_batch_size(), score));
+  QUARTET_ASSIGN_OR_RETURN(std::vector<PromptAnswer> answers,
+                           answers_.Draw({.step = step}, HeaderOf(config_, step, draw, policy_version), prompts,
+                                         rollout.rollout_batch_size(), score));
   generate_seconds_ += generation.Seconds();
   const Stopwatch waiting;
   if (has_sources) progress_.begin("waiting for rewards", 0);

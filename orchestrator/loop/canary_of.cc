@@ -12,7 +12,8 @@ Canary CanaryOf(const std::vector<Experience>& batch, const RewardConfig& reward
   for (size_t i = 0; i < count; ++i) {
     const Experience& e = batch[i * batch.size() / count];
     canary.sequences.push_back(e.last_sequence());
-    canary.items.push_back(MakeScoreItem(i, e.last_sequence(), e.response, e.truncated, *e.prompt, reward, tokenizer));
+    canary.items.push_back(
+        MakeScoreItem(i, {e.last_sequence(), e.response, e.truncated, e.conversation}, *e.prompt, reward, tokenizer));
     Prompt& prompt = canary.prompts.emplace_back();
     prompt.set_index(i);
     prompt.mutable_ids()->Assign(e.prompt->ids.begin(), e.prompt->ids.end());

@@ -32,7 +32,8 @@ struct Experience {
   std::vector<TokenSequence> sequences;
   std::string response;  // decoded, without special tokens
   bool truncated = false;
-  bool excluded = false;  // from the loss
+  std::string conversation;  // with an agent: the messages of the last sequence, a JSON list
+  bool excluded = false;     // from the loss
 
   // As the rollout computed them: of the whole distribution, as log_probs are, and of what it drew from, after
   // penalties and truncation.

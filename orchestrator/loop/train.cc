@@ -14,7 +14,8 @@
 #include "core/config/batches/updates.h"
 #include "core/rl/options/estimators.h"
 #include "core/run_folder/run_inputs.h"
-#include "orchestrator/answers/rollout_answers.h"
+#include "orchestrator/agents/agent_process.h"
+#include "orchestrator/agents/episode_answers.h"
 #include "orchestrator/checks/input_check.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
@@ -37,6 +38,7 @@ absl::Status ReadPpoInputs(RunSession& session, PpoInputs* inputs) {
   if (EstimatorOf(config.algorithm()).by_program) {
     QUARTET_ASSIGN_OR_RETURN(inputs->advantages, AdvantageProgram::Start(config.algorithm()));
   }
+  if (HasAgent(config)) QUARTET_RETURN_IF_ERROR(TryAgent(config.agent()));
   // First, as it is quick: prompts may be many.
   QUARTET_ASSIGN_OR_RETURN(inputs->evaluation_sets,
                            LoadEvaluationSets(config, session.tokenizer(), session.ShowChecking()));
@@ -103,7 +105,10 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
   QUARTET_ASSIGN_OR_RETURN(Services services, ConnectServices(config, &session.cancellation()));
 
   // 3. The loop.
-  RolloutAnswers answers(services.rollout.get(), &session.tokenizer());
+  QUARTET_ASSIGN_OR_RETURN(
+      const std::unique_ptr<AnswerSource> answers,
+      MakeAnswerSource(config, &session.tokenizer(), services.rollout.get(), &session.cancellation(),
+                       [&view](const std::string& notice) { view.Print("agent: " + notice); }));
   PpoResult result;
   absl::StatusOr<PpoSummary> summary = RunPpo(
       {.config = config,
@@ -111,7 +116,7 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
        .prompts = *inputs.prompts,
        .evaluation_sets = inputs.evaluation_sets,
        .services = services,
-       .answers = answers,
+       .answers = *answers,
        .folder = session.folder(),
        .view = view,
        .resume = session.resume(),

@@ -44,6 +44,7 @@ class FileHost final : public EpisodeHost {
       if (line.empty()) continue;
       sequence.ids.push_back(static_cast<int32_t>(line.size()));
       sequence.is_action.push_back(true);
+      ++sequence.turns;
       messages.push_back({{"role", "assistant"}, {"content", line}});
     }
     if (sequence.ids.size() > 1) {

@@ -45,9 +45,6 @@ class ServedAgents : public ::testing::Test {
     options.episode.end_token_ids = kTemplateEnds;
     options.episode.max_len = 4096;
     options.episode.max_turns = 20;
-    options.episode.sampling.set_temperature(0.5F);
-    options.episode.sampling.set_top_p(0.75F);
-    options.episode.sampling.set_max_new_tokens(256);
     options.episode.generate = [this](const GenerateHeader& header, const Prompt& prompt,
                                       const std::stop_token& give_up) {
       return policy_->Generate(header, prompt, give_up);
@@ -57,7 +54,11 @@ class ServedAgents : public ::testing::Test {
     auto server = EpisodeServer::Start(std::move(options));
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    server_->SetPolicy(7);
+    generation_.set_policy_version(7);
+    generation_.mutable_sampling()->set_temperature(0.5F);
+    generation_.mutable_sampling()->set_top_p(0.75F);
+    generation_.mutable_sampling()->set_max_new_tokens(256);
+    server_->SetGeneration(generation_);
   }
 
   static int PortOf(const OpenEpisode& episode) {
@@ -97,6 +98,7 @@ class ServedAgents : public ::testing::Test {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ScriptedPolicy> policy_;
   std::vector<std::string> notices_;
+  GenerateHeader generation_;
   std::unique_ptr<EpisodeServer> server_;
 };
 

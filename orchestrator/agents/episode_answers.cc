@@ -1,0 +1,164 @@
+#include "orchestrator/agents/episode_answers.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <stop_token>
+#include <utility>
+
+#include "core/base/status_macros.h"
+#include "core/config/batches/call_sizes.h"
+#include "core/config/services.h"
+#include "core/model/model_config.h"
+#include "orchestrator/answers/rollout_answers.h"
+
+namespace quartet {
+namespace {
+
+TokenSequence TokensOf(const EpisodeSequence& sequence) {
+  TokenSequence tokens;
+  tokens.mutable_ids()->Assign(sequence.ids.begin(), sequence.ids.end());
+  tokens.mutable_action_mask()->Assign(sequence.is_action.begin(), sequence.is_action.end());
+  return tokens;
+}
+
+AgentReward RewardOf(const Reward& reward) {
+  AgentReward of_agent = {.reward = reward.value};
+  if (reward.score.has_value()) of_agent.score = *reward.score;
+  for (const auto& [name, value] : reward.extra_logs) of_agent.extra_logs[name] = value;
+  return of_agent;
+}
+
+PromptAnswer AnswerOf(PlayedEpisode episode, const EpisodePlace& place) {
+  PromptAnswer answer = {.prompt = static_cast<uint64_t>(place.row), .sample = static_cast<uint64_t>(place.sample)};
+  if (!episode.dropped.ok()) {
+    answer.error = std::string(episode.dropped.message());
+    return answer;
+  }
+  // The one with the last answer comes last, as that is what sources of rewards judge.
+  EpisodeRecord& record = episode.record;
+  std::vector<size_t> order(record.sequences.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto last = std::ranges::max_element(order, {}, [&](size_t i) { return record.sequences[i].last_turn; });
+  std::rotate(last, last + 1, order.end());
+  for (const size_t i : order) {
+    const EpisodeSequence& sequence = record.sequences[i];
+    answer.sequences.push_back(TokensOf(sequence));
+    answer.log_probs.insert(answer.log_probs.end(), sequence.log_probs.begin(), sequence.log_probs.end());
+    answer.sampled_log_probs.insert(answer.sampled_log_probs.end(), sequence.sampled_log_probs.begin(),
+                                    sequence.sampled_log_probs.end());
+  }
+  answer.conversation =
+      record.turns[order.back()].dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  answer.response = std::move(record.response);
+  answer.truncated = record.truncated;
+  answer.agent = episode.reward.has_value() ? RewardOf(*episode.reward) : AgentReward();
+  return answer;
+}
+
+class EpisodeAnswers final : public AnswerSource {
+ public:
+  EpisodeAnswers(const RunConfig& config, std::unique_ptr<EpisodeServer> server, Cancellation* cancellation)
+      : config_(config), server_(std::move(server)), runs_(config, server_.get()), cancellation_(*cancellation) {}
+
+  absl::StatusOr<std::vector<PromptAnswer>> Draw(const DrawPlace& place, const GenerateHeader& header,
+                                                 const std::vector<const PromptRecord*>& prompts, int64_t first,
+                                                 const AnswerFunction& on_answer) override;
+  bool comes_in_a_call() const override { return false; }
+  bool may_drop() const override { return config_.agent().on_error() == "drop"; }
+  void TakeMetrics(Metrics* metrics) override { std::exchange(metrics_, {}).AddTo(metrics); }
+
+ private:
+  const RunConfig& config_;
+  const std::unique_ptr<EpisodeServer> server_;
+  EpisodeRuns runs_;
+  Cancellation& cancellation_;
+  EpisodeMetrics metrics_;
+};
+
+absl::StatusOr<std::vector<PromptAnswer>> EpisodeAnswers::Draw(const DrawPlace& place, const GenerateHeader& header,
+                                                               const std::vector<const PromptRecord*>& prompts,
+                                                               int64_t first, const AnswerFunction& on_answer) {
+  const auto samples = static_cast<size_t>(header.sampling().n_samples());
+  std::vector<EpisodeTask> tasks;
+  for (size_t row = 0; row < prompts.size(); ++row) {
+    for (size_t sample = 0; sample < samples; ++sample) {
+      EpisodeTask& task = tasks.emplace_back();
+      task.prompt = prompts[row];
+      task.place = {place.step, place.set, static_cast<int64_t>(row), static_cast<int64_t>(sample)};
+      task.seed = EpisodeSeed(header.sampling().seed(), task.place);
+    }
+  }
+  server_->SetGeneration(header);
+
+  const bool all = first == std::ssize(prompts);
+  std::vector<std::vector<PromptAnswer>> answers(prompts.size());  // of each prompt as they come
+  std::vector<size_t> taken, with_failures;                        // prompts that have all of theirs
+  const auto tell = [&](size_t row) -> absl::Status {
+    taken.push_back(row);
+    for (size_t i = 0; !all && i < samples; ++i) QUARTET_RETURN_IF_ERROR(on_answer(answers[row][i]));
+    return absl::OkStatus();
+  };
+  const auto take = [&](PlayedEpisode episode) -> absl::StatusOr<bool> {
+    metrics_.Add(episode);
+    const EpisodeTask& task = tasks[episode.task];
+    std::vector<PromptAnswer>& of_prompt = answers[task.place.row];
+    of_prompt.push_back(AnswerOf(std::move(episode), task.place));
+    // Of a prompt that may be given up, nothing is told before all of it is there.
+    if (all) QUARTET_RETURN_IF_ERROR(on_answer(of_prompt.back()));
+    if (of_prompt.size() < samples) return true;
+    // Episodes that fail are often the first to end: their prompts are taken last.
+    const auto row = static_cast<size_t>(task.place.row);
+    if (std::ranges::any_of(of_prompt, [](const PromptAnswer& answer) { return !answer.error.empty(); })) {
+      with_failures.push_back(row);
+    } else {
+      QUARTET_RETURN_IF_ERROR(tell(row));
+    }
+    return std::ssize(taken) < first;
+  };
+  std::stop_source stop;
+  const Cancellation::Scope told(&cancellation_, [&stop] { stop.request_stop(); });
+  const absl::Status played = runs_.Play(tasks, take, stop.get_token());
+  if (absl::Status why = cancellation_.status(); absl::IsCancelled(played) && !why.ok()) return why;
+  QUARTET_RETURN_IF_ERROR(played);
+  for (size_t i = 0; std::ssize(taken) < first; ++i) QUARTET_RETURN_IF_ERROR(tell(with_failures.at(i)));
+
+  std::ranges::sort(taken);
+  std::vector<PromptAnswer> drawn;
+  for (const size_t row : taken) {
+    std::ranges::sort(answers[row], {}, &PromptAnswer::sample);
+    std::ranges::move(answers[row], std::back_inserter(drawn));
+  }
+  return drawn;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AnswerSource>> MakeAnswerSource(const RunConfig& config, const Tokenizer* tokenizer,
+                                                               RolloutClient* rollout, Cancellation* cancellation,
+                                                               std::function<void(const std::string&)> notice) {
+  if (!HasAgent(config)) return std::make_unique<RolloutAnswers>(rollout, tokenizer);
+  QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(config.rollout().pretrain()));
+  EpisodeServerOptions options;
+  options.episode.tokenizer = tokenizer;
+  options.episode.vocab_size = tokenizer->vocab_size();
+  options.episode.model = "policy";
+  options.episode.end_token_ids = {model.eos_token_ids.begin(), model.eos_token_ids.end()};
+  for (const int32_t id : config.rollout().stop_token_ids()) options.episode.end_token_ids.push_back(id);
+  options.episode.max_len = LongestSequence(config);
+  options.episode.max_turns = config.agent().max_turns();
+  options.episode.generate = [rollout](const GenerateHeader& header, const Prompt& prompt,
+                                       const std::stop_token& stop) -> absl::StatusOr<GeneratedSequence> {
+    QUARTET_ASSIGN_OR_RETURN(std::vector<GeneratedSequence> answer, rollout->Generate(header, {prompt}, {}, stop));
+    return std::move(answer.front());
+  };
+  // Which an engine takes all.
+  options.max_calls =
+      std::clamp(config.rollout().max_num_seqs(), config.agent().processes(), config.rollout().max_calls());
+  options.notice = std::move(notice);
+  QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<EpisodeServer> server, EpisodeServer::Start(std::move(options)));
+  return std::make_unique<EpisodeAnswers>(config, std::move(server), cancellation);
+}
+
+}  // namespace quartet

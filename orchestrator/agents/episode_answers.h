@@ -1,0 +1,26 @@
+// Answers that an agent has asked for: each is an episode.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/tokenizer/tokenizer.h"
+#include "orchestrator/agents/episode_runs.h"
+#include "orchestrator/agents/episode_server.h"
+#include "orchestrator/answers/answer_source.h"
+#include "orchestrator/clients/cancellation.h"
+#include "orchestrator/clients/service_clients.h"
+#include "proto/run_config.pb.h"
+
+namespace quartet {
+
+// Where the answers of a run come from: its agent, if it has one, else the rollout. What it is given outlives it.
+// `notice` is told, from any thread, what a person should know of the agent's requests. Errors are those of the agent's
+// server.
+absl::StatusOr<std::unique_ptr<AnswerSource>> MakeAnswerSource(const RunConfig& config, const Tokenizer* tokenizer,
+                                                               RolloutClient* rollout, Cancellation* cancellation,
+                                                               std::function<void(const std::string&)> notice);
+
+}  // namespace quartet
