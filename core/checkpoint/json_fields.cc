@@ -35,20 +35,20 @@ const json* JsonFields::Get(const json& object, const std::string& field, const 
 
 const json& JsonFields::Object(const json& object, const std::string& field) {
   static const json& empty = *new json(json::object());
-  return Like(empty, object, field, "an object");
+  return Like(&empty, object, field, "an object");
 }
 
 const json& JsonFields::Array(const json& object, const std::string& field) {
   static const json& empty = *new json(json::array());
-  return Like(empty, object, field, "a list");
+  return Like(&empty, object, field, "a list");
 }
 
-const json& JsonFields::Like(const json& empty, const json& object, const std::string& field,
+const json& JsonFields::Like(const json* empty, const json& object, const std::string& field,
                              const std::string& allowed) {
   const json* const value = Get(object, field, allowed);
-  if (value != nullptr && value->type() == empty.type()) return *value;
+  if (value != nullptr && value->type() == empty->type()) return *value;
   if (value != nullptr) Fail(field, value, allowed);
-  return empty;
+  return *empty;
 }
 
 std::string JsonFields::Text(const json& object, const std::string& field) {

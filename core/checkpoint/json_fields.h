@@ -41,7 +41,7 @@ class JsonFields {
 
  private:
   // The field, of the kind of `empty`, or that.
-  const nlohmann::json& Like(const nlohmann::json& empty, const nlohmann::json& object, const std::string& field,
+  const nlohmann::json& Like(const nlohmann::json* empty, const nlohmann::json& object, const std::string& field,
                              const std::string& allowed);
 
   const std::string path_;

@@ -21,7 +21,7 @@ absl::Status InputError(int error, absl::string_view doing, const std::string& p
 
 }  // namespace
 
-absl::StatusOr<InputFile> InputFile::Open(std::string path) {
+absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
   InputFile file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path);  // NONBLOCK: a pipe must not hang us
   if (file.fd_ < 0) return InputError(errno, "open", path);
   if (fstat(file.fd_, &file.info_) != 0) return InputError(errno, "look at", path);

@@ -18,7 +18,7 @@ class InputFile {
  public:
   // NOT_FOUND, PERMISSION_DENIED, UNAVAILABLE or, for what is no regular file (a pipe is not waited for),
   // INVALID_ARGUMENT.
-  static absl::StatusOr<InputFile> Open(std::string path);
+  static absl::StatusOr<InputFile> Open(const std::string& path);
   // Takes over a descriptor, or -1 for none.
   explicit InputFile(int fd = -1, std::string path = "") : fd_(fd), path_(std::move(path)) {}
   InputFile(InputFile&& other) noexcept { *this = std::move(other); }

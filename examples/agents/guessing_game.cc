@@ -72,5 +72,6 @@ json Play(const json& episode) {
 
 int main() {
   curl_global_init(CURL_GLOBAL_DEFAULT);
-  for (std::string line; std::getline(std::cin, line);) std::cout << Play(json::parse(line)).dump() << std::endl;
+  for (std::string line; std::getline(std::cin, line);)
+    std::cout << Play(json::parse(line)).dump() << '\n' << std::flush;
 }
