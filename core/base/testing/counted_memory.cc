@@ -25,10 +25,15 @@ int64_t MostAllocatedBytes() { return most_allocated.exchange(allocated); }
 
 }  // namespace quartet
 
-void* operator new(std::size_t bytes) {
+// With each form that the standard library uses: sanitizers have their own of the others, and would find them mixed.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory != nullptr) quartet::Count(static_cast<int64_t>(malloc_usable_size(memory)));
+  return memory;
+}
+void* operator new(std::size_t bytes) {
+  void* memory = operator new(bytes, std::nothrow);
   if (memory == nullptr) throw std::bad_alloc();
-  quartet::Count(static_cast<int64_t>(malloc_usable_size(memory)));
   return memory;
 }
 void operator delete(void* memory) noexcept {
@@ -36,3 +41,4 @@ void operator delete(void* memory) noexcept {
   std::free(memory);
 }
 void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { operator delete(memory); }
