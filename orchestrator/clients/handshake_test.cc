@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "core/base/testing/scratch_folder.h"
 #include "core/service/reported_fields.h"
@@ -23,23 +24,25 @@ TEST(Handshake, RefusesATrainerThatHasReadAnotherConfigOfTheModel) {
   scratch.Write("config.json", "{\"rope_theta\": 10000}");
   FakeServices services;
   const RunConfig config = services.MakeConfig(scratch.path(), 1);
-  std::string field = "actor.pretrain/config.json", value = ReportedFields(config, "policy_trainer").at(field);
-  services.spoil_info = [&](ServiceInfo* info) {
-    if (info->service() == "policy_trainer" && !value.empty()) (*info->mutable_configuration())[field] = value;
+  const std::string field = "actor.pretrain/config.json", was = ReportedFields(config, "policy_trainer").at(field);
+  const auto report = [&](std::string name, std::string value) {
+    services.spoil_info = [name = std::move(name), value = std::move(value)](ServiceInfo* info) {
+      if (info->service() == "policy_trainer") (*info->mutable_configuration())[name] = value;
+    };
   };
+  report(field, was);
   services.SetConfiguration(config);
   Cancellation cancellation;
   Services clients = ConnectServices(config, &cancellation).value();
   const auto shake = [&] { return ShakeHands(clients, config, kVocabulary, [](const auto&, const auto&) {}).status(); };
   EXPECT_TRUE(shake().ok()) << shake();
-  const std::string was = value;
-  value = "of the hash 0123456789abcdef";
+  report(field, "of the hash 0123456789abcdef");
   EXPECT_EQ(shake().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(shake().message()),
               HasSubstr(field + " is of the hash 0123456789abcdef there and " + was + " here"));
-  value = "";
+  services.spoil_info = nullptr;
   EXPECT_TRUE(shake().ok()) << "a build that does not tell it";
-  field = "actor.pretrain/other.json", value = was;
+  report("actor.pretrain/other.json", was);
   EXPECT_TRUE(shake().ok()) << "a file that is not seen here";
 }
 
