@@ -131,8 +131,9 @@ OutsideTensors DefaultOutsideTensors() {
   // beside tensors.
   outside.process_on_gpu = 1080 * kMiB;
   outside.cuda_context = kCudaContextBytes;
-  outside.nccl_of_two = kNcclBytesOfTwo;
-  outside.nccl_of_more = kNcclBytesOfMore;
+  // NCCL's buffers for a group: 4 A100 with NVLink (NVIDIA/nccl#964).
+  outside.nccl_of_two = 544 * kMiB;
+  outside.nccl_of_more = 688 * kMiB;
   return outside;
 }
 

@@ -53,8 +53,8 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
                            TrainByPpo(RunSession(config, {.launch = true, .allowed_entry = "start", .origins = origins},
                                                  view, cancellation)));
   view.Print(absl::StrFormat("numbers found: %.1f %% before, %.1f %% after",
-                             100 * result.summary.before.at(0).values.Get("reward").value_or(0),
-                             100 * result.summary.after.at(0).values.Get("reward").value_or(0)));
+                             100 * result.summary.before.at(0).pass_at_1().value_or(0),
+                             100 * result.summary.after.at(0).pass_at_1().value_or(0)));
   return absl::OkStatus();
 }
 

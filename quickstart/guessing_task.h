@@ -9,7 +9,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "core/model/model_config.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

@@ -1,9 +1,9 @@
 // Answers that an agent has asked for: each is an episode.
 #pragma once
 
-#include <cstdint>
+#include <functional>
 #include <memory>
-#include <vector>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "core/tokenizer/tokenizer.h"
@@ -17,8 +17,8 @@
 namespace quartet {
 
 // Where the answers of a run come from: its agent, if it has one, else the rollout. What it is given outlives it.
-// `notice` is told, from any thread, what a person should know of the agent's requests. Errors are those of the agent's
-// server.
+// `notice` is told, from any thread, what a person should know of the agent's requests. Errors: the agent's
+// server cannot be started, the rollout's model cannot be read.
 absl::StatusOr<std::unique_ptr<AnswerSource>> MakeAnswerSource(const RunConfig& config, const Tokenizer* tokenizer,
                                                                RolloutClient* rollout, Cancellation* cancellation,
                                                                std::function<void(const std::string&)> notice);

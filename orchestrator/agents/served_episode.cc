@@ -164,7 +164,6 @@ absl::StatusOr<ServedEpisode::Asked> ServedEpisode::Ask(OpenAiChat chat) {
   Asked asked{.turn = begun->turn};
   QUARTET_ASSIGN_OR_RETURN(asked.request, WithPrompt(std::move(chat), begun->text, begun->prompt, model_));
   asked.request.header.set_policy_version(generation_.policy_version());
-  asked.request.header.set_affinity(std::max<uint64_t>(1, seed_));
   asked.request.header.set_stream_tokens(false);
   asked.request.header.set_affinity(std::max<uint64_t>(seed_, 1));
   for (const ChatMessage& message : messages) turns_[asked.turn].messages.push_back(Keep(message));

@@ -27,8 +27,8 @@ namespace quartet {
 struct Experience {
   std::shared_ptr<const PromptRecord> prompt;  // that it answers
   int64_t group = 0;                           // answers of one batch to the same prompt have the same
-  // At least one, in the order in which they were drawn. A token that was drawn is an action in the first that has it,
-  // and context in the others, so that none counts twice.
+  // At least one; the last ends with the answer that was asked for last. A token that was drawn is an action in the
+  // first that has it, and context in the others, so that none counts twice.
   std::vector<TokenSequence> sequences;
   std::string response;  // decoded, without special tokens
   bool truncated = false;

@@ -9,19 +9,13 @@
 namespace quartet {
 namespace {
 
-std::atomic<int64_t> allocated = 0, most_allocated = 0;
+std::atomic<int64_t> allocated = 0;
 
-void Count(int64_t bytes) {
-  const int64_t now = allocated += bytes;
-  int64_t most = most_allocated;
-  while (now > most && !most_allocated.compare_exchange_weak(most, now)) {
-  }
-}
+void Count(int64_t bytes) { allocated += bytes; }
 
 }  // namespace
 
 int64_t AllocatedBytes() { return allocated; }
-int64_t MostAllocatedBytes() { return most_allocated.exchange(allocated); }
 
 }  // namespace quartet
 

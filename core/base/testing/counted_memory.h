@@ -6,7 +6,5 @@
 namespace quartet {
 
 int64_t AllocatedBytes();
-// The most that they have been since the last call of this.
-int64_t MostAllocatedBytes();
 
 }  // namespace quartet
