@@ -18,11 +18,11 @@
 #include "core/config/origins/presets.h"
 #include "core/config/run_config.h"
 #include "core/model/parameter_layout.h"
+#include "core/terminal/continue_command.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/loop/train.h"
 #include "orchestrator/offline/train.h"
 #include "orchestrator/session/run_program.h"
-#include "orchestrator/terminal/continue_command.h"
 #include "quickstart/sorting_task.h"
 
 namespace quartet {

@@ -12,7 +12,7 @@
 #include "core/base/deadline.h"
 #include "core/base/status_macros.h"
 #include "core/service/process/child_process.h"
-#include "orchestrator/terminal/continue_command.h"
+#include "core/terminal/continue_command.h"
 
 namespace quartet {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/cancellation/cancellation.h"
 #include "core/run_folder/file_tail.h"
-#include "orchestrator/clients/cancellation.h"
-#include "orchestrator/terminal/terminal_view.h"
+#include "core/terminal/terminal_view.h"
 
 namespace quartet {
 

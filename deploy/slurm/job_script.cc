@@ -15,10 +15,10 @@
 #include "core/hardware/topology.h"
 #include "core/network/address.h"
 #include "core/service/process/launcher.h"
+#include "core/terminal/continue_command.h"
 #include "deploy/slurm/script_parts.h"
 #include "orchestrator/launch/launch_plan.h"
 #include "orchestrator/launch/requested_services.h"
-#include "orchestrator/terminal/continue_command.h"
 
 namespace quartet {
 namespace {

@@ -6,11 +6,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "core/cancellation/cancellation.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/agents/episode_runs.h"
 #include "orchestrator/agents/episode_server.h"
 #include "orchestrator/answers/answer_source.h"
-#include "orchestrator/clients/cancellation.h"
 #include "orchestrator/clients/service_clients.h"
 #include "proto/run_config.pb.h"
 

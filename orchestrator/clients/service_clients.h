@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "orchestrator/clients/cancellation.h"
+#include "core/cancellation/cancellation.h"
 #include "orchestrator/clients/replies.h"
 #include "proto/common.pb.h"
 #include "proto/critic_trainer.pb.h"

@@ -12,13 +12,13 @@
 #include "core/run_folder/metrics.h"
 #include "core/run_folder/run_folder.h"
 #include "core/run_folder/run_inputs.h"
+#include "core/terminal/terminal_view.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/answers/answer_source.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/evaluation/evaluated_model.h"
 #include "orchestrator/session/run_session.h"
-#include "orchestrator/terminal/terminal_view.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "orchestrator/clients/cancellation.h"
+#include "core/cancellation/cancellation.h"
 #include "orchestrator/launch/service_engine.h"
 
 namespace quartet {

@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/run_folder/metrics.h"
+#include "core/terminal/terminal_view.h"
 #include "orchestrator/clients/service_clients.h"
 #include "orchestrator/loop/experience.h"
-#include "orchestrator/terminal/terminal_view.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

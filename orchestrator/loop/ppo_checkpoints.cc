@@ -8,8 +8,8 @@
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/services.h"
+#include "core/terminal/folder_growth.h"
 #include "orchestrator/loop/side_by_side.h"
-#include "orchestrator/terminal/folder_growth.h"
 
 namespace quartet {
 

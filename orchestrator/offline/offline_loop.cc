@@ -15,9 +15,9 @@
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/services.h"
 #include "core/rl/learning_rate.h"
+#include "core/terminal/folder_growth.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
-#include "orchestrator/terminal/folder_growth.h"
 #include "orchestrator/tracing/step_trace.h"
 
 namespace quartet {

@@ -14,10 +14,10 @@
 #include "core/run_folder/checkpoint_record.h"
 #include "core/run_folder/metrics.h"
 #include "core/run_folder/run_folder.h"
+#include "core/terminal/terminal_view.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/clients/handshake.h"
 #include "orchestrator/clients/service_clients.h"
-#include "orchestrator/terminal/terminal_view.h"
 #include "proto/experience.pb.h"
 #include "proto/run_config.pb.h"
 

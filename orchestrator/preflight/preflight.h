@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "orchestrator/clients/cancellation.h"
+#include "core/cancellation/cancellation.h"
+#include "core/terminal/terminal_view.h"
 #include "orchestrator/preflight/findings.h"
-#include "orchestrator/terminal/terminal_view.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

@@ -13,9 +13,9 @@
 #include "core/config/origins/origins.h"
 #include "core/config/origins/presets.h"
 #include "core/errors/exceptions.h"
+#include "core/terminal/continue_command.h"
+#include "core/terminal/interrupt_watch.h"
 #include "orchestrator/launch/service_launcher.h"
-#include "orchestrator/terminal/continue_command.h"
-#include "orchestrator/terminal/interrupt_watch.h"
 
 namespace quartet {
 namespace {

@@ -7,11 +7,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/cancellation/cancellation.h"
 #include "core/command_line/command_line.h"
 #include "core/config/run_config.h"
-#include "orchestrator/clients/cancellation.h"
+#include "core/terminal/terminal_view.h"
 #include "orchestrator/session/run_session.h"
-#include "orchestrator/terminal/terminal_view.h"
 
 namespace quartet {
 

@@ -23,9 +23,9 @@
 #include "core/run_folder/phase_file.h"
 #include "core/run_folder/run_inputs.h"
 #include "core/run_folder/run_start.h"
+#include "core/terminal/continue_command.h"
 #include "orchestrator/checks/input_check.h"
 #include "orchestrator/preflight/preflight.h"
-#include "orchestrator/terminal/continue_command.h"
 
 namespace quartet {
 namespace {

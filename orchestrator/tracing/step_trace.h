@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "core/config/step_range.h"
 #include "core/run_folder/run_folder.h"
+#include "core/terminal/terminal_view.h"
 #include "orchestrator/clients/service_clients.h"
-#include "orchestrator/terminal/terminal_view.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/status_macros.h"
 #include "core/service/process/child_process.h"
-#include "orchestrator/terminal/continue_command.h"
+#include "core/terminal/continue_command.h"
 
 namespace quartet {
 

@@ -17,6 +17,7 @@
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/base/time_left.h"
+#include "core/cancellation/cancellation.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/resolving/recorded.h"
 #include "core/config/run_config.h"
@@ -27,7 +28,6 @@
 #include "core/run_folder/run_events.h"
 #include "core/run_folder/run_lock.h"
 #include "nlohmann/json.hpp"
-#include "orchestrator/clients/cancellation.h"
 #include "orchestrator/clients/service_clients.h"
 
 namespace quartet {

@@ -1,4 +1,4 @@
-#include "orchestrator/clients/cancellation.h"
+#include "core/cancellation/cancellation.h"
 
 #include <utility>
 

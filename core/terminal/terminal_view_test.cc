@@ -1,4 +1,4 @@
-#include "orchestrator/terminal/terminal_view.h"
+#include "core/terminal/terminal_view.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "orchestrator/terminal/continue_command.h"
+#include "core/terminal/continue_command.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

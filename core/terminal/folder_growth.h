@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "orchestrator/terminal/terminal_view.h"
+#include "core/terminal/terminal_view.h"
 
 namespace quartet {
 

@@ -1,4 +1,4 @@
-#include "orchestrator/terminal/terminal_view.h"
+#include "core/terminal/terminal_view.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "orchestrator/terminal/folder_growth.h"
+#include "core/terminal/folder_growth.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "orchestrator/terminal/interrupt_watch.h"
+#include "core/terminal/interrupt_watch.h"
 
 #include <signal.h>
 #include <unistd.h>

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <thread>
 
+#include "core/cancellation/cancellation.h"
 #include "core/service/process/stop_signal.h"
-#include "orchestrator/clients/cancellation.h"
 
 namespace quartet {
 
