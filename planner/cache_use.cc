@@ -31,7 +31,8 @@ int64_t RoomOf(const Plan& plan, bool on_gpu) {
 CacheUse CacheUseOf(const RunConfig& config, const ServicePlan& rollout) {
   const RolloutConfig& r = config.rollout();
   const int64_t engines = rollout.ranks / r.tensor_parallel_size();
-  const int64_t sequences = int64_t{r.rollout_batch_size()} * r.n_samples_per_prompt();
+  const int64_t sequences =
+      HasAgent(config) ? config.agent().processes() : int64_t{r.rollout_batch_size()} * r.n_samples_per_prompt();
   CacheUse use;
   use.tokens = LongestSequence(config);
   use.held = rollout.use.kv_cache_blocks / BlocksOf(config, use.tokens);

@@ -74,17 +74,18 @@ absl::StatusOr<Sharing> SharingOf(const RunConfig& config, const RankContext& co
 
 Share::Share(const RunConfig& config, const RankContext& context, Sharing sharing, const Limit& limit,
              int64_t sequences, int64_t together)
-    : prompt_(config.data().prompt_max_len()),
-      answer_(config.rollout().generate_max_len()),
+    : prompt_(LongestSequence(config) - MostActions(config)),
+      answer_(MostActions(config)),
       samples_(sharing != Sharing::kNone ? config.rollout().n_samples_per_prompt() : 1),
       copies_keys_(sharing == Sharing::kKeyCopies) {
   const int ranks = context.world_size;
   const int64_t longest = LongestSequence(config), most = CeilDivide(sequences / together, ranks) * together;
+  const int64_t could = most * MostSequencesOfAnswer(config);
   const int64_t fit = limit.tokens > 0 ? limit.tokens / longest : limit.sequences;
   const int64_t whole = std::max<int64_t>(1, fit / together) * together;
-  lengths.assign(std::min(whole, most), longest);
+  lengths.assign(std::min(whole, could), longest);
   const int64_t rest = (limit.tokens - longest * whole) / together;  // for each of some more, which are shorter
-  if (rest >= 2 && whole < most) lengths.insert(lengths.end(), together, rest);
+  if (rest >= 2 && whole < could) lengths.insert(lengths.end(), together, rest);
   micro_batches = CeilDivide(most, std::max(whole, SharingFit(limit)));
   shared_fit_ = std::min(SharingFit(limit), samples_);
 }
@@ -128,7 +129,8 @@ std::vector<TrainingSequence> TrainBatch(const Share& share, int micro_batches, 
 int64_t LeaderCallBytes(const RunConfig& run, const std::string& service, Program program) {
   const RunConfig config = AsPpoStep(run, program);
   const int64_t ranks = PlacementOf(config, service).ranks();
-  const int64_t answer = config.rollout().generate_max_len(), longest = LongestSequence(config);
+  const int64_t answer = MostActions(config), longest = LongestSequence(config);
+  const int64_t each = MostSequencesOfAnswer(config);
   const int64_t generated =
       std::max<int64_t>(SequencesPerBatch(config),
                         int64_t{config.rollout().over_sampling_batch_size()} * config.rollout().n_samples_per_prompt());
@@ -143,14 +145,17 @@ int64_t LeaderCallBytes(const RunConfig& run, const std::string& service, Progra
   };
   const TokenSequence tokens = SequenceOf(0, longest, answer);
   if (service == "rollout") {
+    const bool agent = HasAgent(config);  // each of whose calls has a prompt and an answer
     Prompt prompt;
-    for (int64_t t = 0; t < config.data().prompt_max_len(); ++t) prompt.add_ids(0);
-    const int64_t prompts = CeilDivide(generated, config.rollout().n_samples_per_prompt());
+    for (int64_t t = 0; t < LongestPrompt(config); ++t) prompt.add_ids(0);
+    const int64_t answers = agent ? config.agent().processes() : generated;
+    const int64_t prompts = agent ? answers : CeilDivide(answers, config.rollout().n_samples_per_prompt());
     constexpr int64_t kBytesOfAnswer = 8;  // id and log-probability of a token
-    return call(prompt, prompts, /*to_ranks=*/true) + generated * answer * kBytesOfAnswer;
+    return call(prompt, prompts, /*to_ranks=*/true) + answers * config.rollout().generate_max_len() * kBytesOfAnswer;
   }
   if (service == "scorer") {
-    const int64_t forward = call(tokens, generated, /*to_ranks=*/true) / 2;  // the items are those of the Score call
+    const int64_t forward =
+        call(tokens, each * generated, /*to_ranks=*/true) / 2;  // the items are those of the Score call
     int64_t bytes = ReferenceOf(config).has_value() && program != Program::kRewardModel ? 2 * forward : 0;
     if (config.reward().source().empty()) return bytes;
     ScoreItem item;
@@ -165,7 +170,7 @@ int64_t LeaderCallBytes(const RunConfig& run, const std::string& service, Progra
       item.set_prompt(std::string(4 * config.data().prompt_max_len(), ' '));
       item.set_query(std::string(4 * longest, ' '));
     }
-    bytes += call(item, generated, /*to_ranks=*/false);
+    bytes += call(item, each * generated, /*to_ranks=*/false);
     return has_models ? bytes + forward : bytes;
   }
   const bool critic = service == "critic_trainer";
@@ -181,9 +186,10 @@ int64_t LeaderCallBytes(const RunConfig& run, const std::string& service, Progra
   TokenValues values;
   values.mutable_values()->Resize(static_cast<int>(answer), 0);
   const int64_t forward = program == Program::kSft ? 0
-                                                   : call(tokens, SequencesPerBatch(config), true) +
-                                                         call(values, SequencesPerBatch(config), false);
-  return std::max(forward, call(training, critic ? CriticTrainBatchSize(config) : TrainBatchSize(config), true));
+                                                   : call(tokens, each * SequencesPerBatch(config), true) +
+                                                         call(values, each * SequencesPerBatch(config), false);
+  return std::max(forward,
+                  call(training, each * (critic ? CriticTrainBatchSize(config) : TrainBatchSize(config)), true));
 }
 
 }  // namespace quartet

@@ -452,6 +452,29 @@ TEST(Plan, CountsTheAnswersOfAnEvaluation) {
   EXPECT_EQ(activations({small, eval, "eval.max_samples=4"}), batch_of(8)) << "fewer than a step's";
 }
 
+TEST(Plan, CountsASequenceForEachTurnOfAnAgentsEpisodes) {
+  const auto use = [model = NewModel()](const std::string& service, const std::vector<std::string>& overrides) {
+    std::vector<std::string> all = {"actor.max_tokens_per_micro_batch=2048"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    const auto planned = RunRankDry(Config(model, all), service, 0, {});
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    return planned.ok() ? planned->device().categories : std::array<int64_t, kNumMemoryCategories>{};
+  };
+  const std::vector<std::string> episodes = {"rollout.rollout_batch_size=1", "train.train_batch_size=1",
+                                             "rollout.generate_max_len=64", "agent.command=true", "agent.max_turns=8"};
+  EXPECT_EQ(use("policy_trainer", episodes),
+            use("policy_trainer", {"rollout.rollout_batch_size=8", "train.train_batch_size=8", "data.prompt_max_len=1",
+                                   "rollout.generate_max_len=511"}));
+  const auto rollout = [&](const std::string& processes) {
+    std::vector<std::string> all = {"rollout.max_num_seqs=64", "rollout.max_num_batched_tokens=64",
+                                    "rollout.rollout_batch_size=128", "agent.command=true",
+                                    "agent.processes=" + processes};
+    return use("rollout", all);
+  };
+  EXPECT_EQ(rollout("64"), rollout("128"));
+  EXPECT_NE(rollout("8"), rollout("64")) << "an episode waits for one answer at a time";
+}
+
 TEST(Plan, OfSeveralEnginesEachHasItsPartOfTheBatch) {
   const auto plan = [model = NewModel()](const std::vector<std::string>& overrides) {
     std::vector<std::string> all = {"rollout.tensor_parallel_size=2", "rollout.rollout_batch_size=64",

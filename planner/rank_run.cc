@@ -201,14 +201,15 @@ int64_t SentInStep(const RunConfig& config, double engines, int64_t running, int
   // each is not computed. Engines have equal parts of them.
   const double prompts = config.rollout().rollout_batch_size() / engines;
   const double sequences = static_cast<double>(SequencesPerBatch(config)) / engines;
-  const double answer = config.rollout().generate_max_len();
+  const auto answer = static_cast<double>(LongestSequence(config) - config.data().prompt_max_len());
   return static_cast<int64_t>((prompts * config.data().prompt_max_len() + sequences * (answer - 1)) * token +
                               sequences * answer * drawn);
 }
 
 // Sequences that a rollout has at once at most: a step's, or those of the largest held-out set, which is taken
-// to have as many rows as may be used of it.
+// to have as many rows as may be used of it; or a turn of each of an agent's episodes.
 int64_t SequencesAtOnce(const RunConfig& config) {
+  if (HasAgent(config)) return config.agent().processes();
   int64_t sequences =
       std::max<int64_t>(SequencesPerBatch(config),
                         int64_t{config.rollout().over_sampling_batch_size()} * config.rollout().n_samples_per_prompt());
@@ -233,7 +234,7 @@ absl::StatusOr<RankUse> RunRollout(const RunConfig& config, const RankContext& c
   const int64_t sequences = CeilDivide(SequencesAtOnce(config), engines);
   const int64_t running = std::min<int64_t>({sequences, options.max_num_seqs(), options.max_num_batched_tokens()});
   const int64_t length =
-      std::min<int64_t>(config.data().prompt_max_len(), CeilDivide(options.max_num_batched_tokens(), running));
+      std::min<int64_t>(LongestPrompt(config), CeilDivide(options.max_num_batched_tokens(), running));
   // Returns what that sent.
   const auto generate = [&](int32_t tokens) -> absl::StatusOr<int64_t> {
     auto sampling = std::make_shared<SamplingParams>();

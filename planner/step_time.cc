@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/config/batches/call_sizes.h"
 #include "core/config/gpus.h"
 #include "core/config/run_config.h"
 #include "core/model/model_config.h"
@@ -121,7 +122,7 @@ absl::StatusOr<StepTime> EstimateStep(const RunConfig& config, const Plan& plan,
     return absl::InvalidArgumentError("no rates are known; set cluster.gpu, or --tflops and --gb_per_second");
   }
   const Lengths lengths = {.prompt = static_cast<double>(config.data().prompt_max_len()),
-                           .answer = static_cast<double>(config.rollout().generate_max_len()),
+                           .answer = static_cast<double>(LongestSequence(config) - config.data().prompt_max_len()),
                            .samples = static_cast<double>(config.rollout().n_samples_per_prompt())};
   const double sequences =
       static_cast<double>(config.rollout().rollout_batch_size()) * config.rollout().n_samples_per_prompt();

@@ -113,9 +113,17 @@ int64_t LongestSequence(const RunConfig& c) {
   return HasAgent(c) && c.actor().has_max_len() ? c.actor().max_len() : LongestTurn(c);
 }
 
-int64_t MostSequencesOfStep(const RunConfig& c) {
-  return GeneratedAtOnce(c) * (HasAgent(c) ? std::max(1, c.agent().max_turns()) : 1);
+int64_t LongestPrompt(const RunConfig& c) { return HasAgent(c) ? LongestSequence(c) - 1 : c.data().prompt_max_len(); }
+
+int64_t MostActions(const RunConfig& c) {
+  if (!HasAgent(c)) return c.rollout().generate_max_len();
+  return std::clamp<int64_t>(MostSequencesOfAnswer(c) * c.rollout().generate_max_len(), 1,
+                             std::max<int64_t>(1, LongestSequence(c) - 1));
 }
+
+int64_t MostSequencesOfAnswer(const RunConfig& c) { return HasAgent(c) ? std::max(1, c.agent().max_turns()) : 1; }
+
+int64_t MostSequencesOfStep(const RunConfig& c) { return GeneratedAtOnce(c) * MostSequencesOfAnswer(c); }
 
 int64_t LargestCallBytes(const RunConfig& c) {
   return BytesOf(c, LearnsFromRows(c) ? CallsOfRows(c).sequences : MostSequencesOfStep(c));

@@ -14,8 +14,15 @@ inline int64_t LongestTurn(const RunConfig& config) {
 }
 // The same, or with an agent, whose sequences have several turns, actor.max_len where it is set.
 int64_t LongestSequence(const RunConfig& config);
+// Tokens that the rollout is asked to go on from, at most: of a prompt, or with an agent of what was said before a turn.
+int64_t LongestPrompt(const RunConfig& config);
 
-// Sequences that are trained on of a step's answers: with an agent each of its turns may begin one.
+// Tokens of a sequence that are drawn, and so trained on: an answer's, or with an agent those of as many turns as fit
+// into it.
+int64_t MostActions(const RunConfig& config);
+// Sequences that an answer may become: one, or with an agent one for each of its turns.
+int64_t MostSequencesOfAnswer(const RunConfig& config);
+// Sequences that are trained on of a step's answers.
 int64_t MostSequencesOfStep(const RunConfig& config);
 
 // max_call_bytes of a service where a step needs no more.
