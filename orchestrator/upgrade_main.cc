@@ -17,9 +17,9 @@
 #include "core/base/status_macros.h"
 #include "core/cancellation/cancellation.h"
 #include "core/command_line/command_line.h"
+#include "core/run_folder/control_folder.h"
 #include "core/run_folder/run_start.h"
 #include "core/terminal/interrupt_watch.h"
-#include "orchestrator/upgrades/control_folder.h"
 #include "orchestrator/upgrades/request_check.h"
 #include "viewer/run_status/run_status.h"
 

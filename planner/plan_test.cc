@@ -466,9 +466,9 @@ TEST(Plan, CountsASequenceForEachTurnOfAnAgentsEpisodes) {
             use("policy_trainer", {"rollout.rollout_batch_size=8", "train.train_batch_size=8", "data.prompt_max_len=1",
                                    "rollout.generate_max_len=511"}));
   const auto rollout = [&](const std::string& processes) {
-    std::vector<std::string> all = {"rollout.max_num_seqs=64", "rollout.max_num_batched_tokens=64",
+    std::vector<std::string> all = {"rollout.max_num_seqs=64",        "rollout.max_num_batched_tokens=64",
                                     "rollout.rollout_batch_size=128", "agent.command=true",
-                                    "agent.processes=" + processes};
+                                    "data.apply_chat_template=true",  "agent.processes=" + processes};
     return use("rollout", all);
   };
   EXPECT_EQ(rollout("64"), rollout("128"));

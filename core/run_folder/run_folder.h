@@ -15,7 +15,7 @@
 //   it
 //                          does not; where its services listen
 //   phase.json             what the orchestrator is doing (core/run_folder/phase_file.h)
-//   control/               how the run is asked for something (orchestrator/upgrades/control_folder.h)
+//   control/               how the run is asked for something (core/run_folder/control_folder.h)
 //   trace_A-B.json         the timeline of steps over all processes (orchestrator/tracing/step_trace.h)
 //   report.html            the page of the run (viewer/page/run_page.h)
 //   superseded/            1, 2, ...: each time the run was continued, what of the above it put aside

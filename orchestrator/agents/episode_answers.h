@@ -7,11 +7,11 @@
 
 #include "absl/status/statusor.h"
 #include "core/cancellation/cancellation.h"
+#include "core/clients/service_clients.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/agents/episode_runs.h"
 #include "orchestrator/agents/episode_server.h"
 #include "orchestrator/answers/answer_source.h"
-#include "orchestrator/clients/service_clients.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

@@ -24,7 +24,7 @@
 
 namespace quartet {
 
-// Draws one answer to a prompt as the header says: a sequence as GeneratedReplies (orchestrator/clients/replies.h)
+// Draws one answer to a prompt as the header says: a sequence as GeneratedReplies (core/clients/replies.h)
 // takes them. It ends soon once the token is requested to stop; any other error is ours, and the episode has failed.
 // Called from many threads at once.
 using GenerateFunction =

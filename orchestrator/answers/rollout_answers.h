@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/clients/service_clients.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/answers/answer_source.h"
-#include "orchestrator/clients/service_clients.h"
 
 namespace quartet {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/clients/handshake.h"
 #include "core/run_folder/checkpoint_record.h"
-#include "orchestrator/clients/handshake.h"
 #include "proto/common.pb.h"
 #include "proto/run_config.pb.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "orchestrator/testing/byte_tokenizer.h"
+#include "core/clients/testing/byte_tokenizer.h"
 
 namespace quartet {
 namespace {

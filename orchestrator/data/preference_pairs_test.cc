@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/base/testing/scratch_folder.h"
+#include "core/clients/testing/byte_tokenizer.h"
 #include "core/config/run_config.h"
-#include "orchestrator/testing/byte_tokenizer.h"
 
 namespace quartet {
 namespace {

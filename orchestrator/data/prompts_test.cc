@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/base/testing/scratch_folder.h"
+#include "core/clients/testing/byte_tokenizer.h"
 #include "orchestrator/data/reward_sources.h"
-#include "orchestrator/testing/byte_tokenizer.h"
 
 namespace quartet {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "core/base/testing/scratch_folder.h"
-#include "orchestrator/testing/byte_tokenizer.h"
+#include "core/clients/testing/byte_tokenizer.h"
 
 namespace quartet {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/clients/service_clients.h"
 #include "core/config/run_config.h"
 #include "core/run_folder/metrics.h"
 #include "core/run_folder/run_folder.h"
@@ -15,7 +16,6 @@
 #include "core/terminal/terminal_view.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/answers/answer_source.h"
-#include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/evaluation/evaluated_model.h"
 #include "orchestrator/session/run_session.h"

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/clients/service_clients.h"
 #include "core/run_folder/metrics.h"
 #include "core/terminal/terminal_view.h"
-#include "orchestrator/clients/service_clients.h"
 #include "orchestrator/loop/experience.h"
 #include "proto/run_config.pb.h"
 

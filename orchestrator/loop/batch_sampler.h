@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/clients/service_clients.h"
 #include "core/run_folder/metrics.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/answers/answer_source.h"
-#include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/loop/experience.h"
 #include "proto/run_config.pb.h"

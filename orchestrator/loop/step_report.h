@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/clients/service_clients.h"
 #include "core/run_folder/metrics.h"
 #include "core/run_folder/run_folder.h"
 #include "core/tokenizer/tokenizer.h"
-#include "orchestrator/clients/service_clients.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/loop/experience.h"
 

@@ -7,10 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/clients/handshake.h"
+#include "core/clients/service_clients.h"
 #include "core/rl/learning_rate.h"
 #include "core/run_folder/metrics.h"
-#include "orchestrator/clients/handshake.h"
-#include "orchestrator/clients/service_clients.h"
 #include "orchestrator/loop/experience.h"
 #include "proto/run_config.pb.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "orchestrator/clients/service_clients.h"
+#include "core/clients/service_clients.h"
 #include "orchestrator/data/preference_pairs.h"
 #include "orchestrator/offline/offline_loop.h"
 

@@ -10,14 +10,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/clients/handshake.h"
+#include "core/clients/service_clients.h"
 #include "core/data/dataset.h"
 #include "core/run_folder/checkpoint_record.h"
 #include "core/run_folder/metrics.h"
 #include "core/run_folder/run_folder.h"
 #include "core/terminal/terminal_view.h"
 #include "core/tokenizer/tokenizer.h"
-#include "orchestrator/clients/handshake.h"
-#include "orchestrator/clients/service_clients.h"
 #include "proto/experience.pb.h"
 #include "proto/run_config.pb.h"
 

@@ -9,14 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/testing/scratch_folder.h"
+#include "core/clients/testing/byte_tokenizer.h"
+#include "core/clients/testing/fake_services.h"
 #include "core/config/run_config.h"
 #include "core/rl/testing/token_arrays.h"
 #include "orchestrator/data/preference_pairs.h"
 #include "orchestrator/offline/dpo.h"
 #include "orchestrator/offline/pair_batch.h"
 #include "orchestrator/offline/reward_model.h"
-#include "orchestrator/testing/byte_tokenizer.h"
-#include "orchestrator/testing/fake_services.h"
 
 namespace quartet {
 namespace {

@@ -13,12 +13,12 @@
 
 #include "absl/strings/str_split.h"
 #include "core/base/testing/scratch_folder.h"
+#include "core/clients/testing/byte_tokenizer.h"
+#include "core/clients/testing/fake_services.h"
 #include "core/config/run_config.h"
 #include "core/rl/testing/token_arrays.h"
 #include "nlohmann/json.hpp"
 #include "orchestrator/data/sft_examples.h"
-#include "orchestrator/testing/byte_tokenizer.h"
-#include "orchestrator/testing/fake_services.h"
 
 namespace quartet {
 namespace {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/clients/service_clients.h"
 #include "core/config/step_range.h"
 #include "core/run_folder/run_folder.h"
 #include "core/terminal/terminal_view.h"
-#include "orchestrator/clients/service_clients.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

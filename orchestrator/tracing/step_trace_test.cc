@@ -9,7 +9,7 @@
 
 #include "core/base/testing/scratch_folder.h"
 #include "core/base/trace.h"
-#include "orchestrator/testing/fake_services.h"
+#include "core/clients/testing/fake_services.h"
 
 namespace quartet {
 namespace {

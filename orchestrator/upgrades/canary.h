@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "orchestrator/clients/service_clients.h"
+#include "core/clients/service_clients.h"
 #include "proto/experience.pb.h"
 #include "proto/rollout.pb.h"
 #include "proto/run_config.pb.h"

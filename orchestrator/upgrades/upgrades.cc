@@ -12,11 +12,11 @@
 #include "core/base/deadline.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/clients/weight_sync.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 #include "core/version/version.h"
 #include "orchestrator/checks/start_check.h"
-#include "orchestrator/clients/weight_sync.h"
 #include "orchestrator/upgrades/program_version.h"
 #include "orchestrator/upgrades/request_check.h"
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "orchestrator/testing/byte_tokenizer.h"
+#include "core/clients/testing/byte_tokenizer.h"
 
 namespace quartet {
 namespace {

@@ -19,6 +19,7 @@
 #include "core/base/time_left.h"
 #include "core/cancellation/cancellation.h"
 #include "core/checkpoint/run_checkpoints.h"
+#include "core/clients/service_clients.h"
 #include "core/config/resolving/recorded.h"
 #include "core/config/run_config.h"
 #include "core/errors/exceptions.h"
@@ -28,7 +29,6 @@
 #include "core/run_folder/run_events.h"
 #include "core/run_folder/run_lock.h"
 #include "nlohmann/json.hpp"
-#include "orchestrator/clients/service_clients.h"
 
 namespace quartet {
 namespace {

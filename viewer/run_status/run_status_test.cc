@@ -13,9 +13,9 @@
 #include "absl/time/clock.h"
 #include "core/base/files.h"
 #include "core/base/testing/scratch_folder.h"
+#include "core/clients/testing/fake_services.h"
 #include "core/run_folder/phase_file.h"
 #include "core/run_folder/run_folder.h"
-#include "orchestrator/testing/fake_services.h"
 
 namespace quartet {
 namespace {

@@ -14,7 +14,8 @@ inline int64_t LongestTurn(const RunConfig& config) {
 }
 // The same, or with an agent, whose sequences have several turns, actor.max_len where it is set.
 int64_t LongestSequence(const RunConfig& config);
-// Tokens that the rollout is asked to go on from, at most: of a prompt, or with an agent of what was said before a turn.
+// Tokens that the rollout is asked to go on from, at most: of a prompt, or with an agent of what was said before a
+// turn.
 int64_t LongestPrompt(const RunConfig& config);
 
 // Tokens of a sequence that are drawn, and so trained on: an answer's, or with an agent those of as many turns as fit

@@ -20,11 +20,11 @@
 #include "core/base/fail_point.h"
 #include "core/base/testing/scratch_folder.h"
 #include "core/checkpoint/state_folder.h"
+#include "core/clients/testing/byte_tokenizer.h"
+#include "core/clients/testing/fake_services.h"
 #include "core/run_folder/run_start.h"
 #include "orchestrator/answers/rollout_answers.h"
 #include "orchestrator/loop/ppo.h"
-#include "orchestrator/testing/byte_tokenizer.h"
-#include "orchestrator/testing/fake_services.h"
 
 namespace quartet {
 

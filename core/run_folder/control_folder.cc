@@ -1,4 +1,4 @@
-#include "orchestrator/upgrades/control_folder.h"
+#include "core/run_folder/control_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "orchestrator/testing/byte_tokenizer.h"
+#include "core/clients/testing/byte_tokenizer.h"
 
 #include <nlohmann/json.hpp>
 

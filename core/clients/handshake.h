@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "orchestrator/clients/service_clients.h"
+#include "core/clients/service_clients.h"
 #include "proto/common.pb.h"
 #include "proto/run_config.pb.h"
 

@@ -1,4 +1,4 @@
-#include "orchestrator/clients/weight_sync.h"
+#include "core/clients/weight_sync.h"
 
 #include <utility>
 

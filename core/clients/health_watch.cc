@@ -1,4 +1,4 @@
-#include "orchestrator/clients/health_watch.h"
+#include "core/clients/health_watch.h"
 
 #include <chrono>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "orchestrator/testing/fake_services.h"
+#include "core/clients/testing/fake_services.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/checkpoint/state_folder.h"
+#include "core/clients/testing/byte_tokenizer.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 #include "core/service/rpc/health_service.h"
@@ -16,7 +17,6 @@
 #include "core/service/rpc/service_version.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/stream_io.h"
-#include "orchestrator/testing/byte_tokenizer.h"
 
 namespace quartet {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/cancellation/cancellation.h"
-#include "orchestrator/clients/replies.h"
+#include "core/clients/replies.h"
 #include "proto/common.pb.h"
 #include "proto/critic_trainer.pb.h"
 #include "proto/policy_trainer.pb.h"

@@ -1,4 +1,4 @@
-#include "orchestrator/clients/connection.h"
+#include "core/clients/connection.h"
 
 #include <unistd.h>
 

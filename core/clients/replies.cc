@@ -1,4 +1,4 @@
-#include "orchestrator/clients/replies.h"
+#include "core/clients/replies.h"
 
 #include <algorithm>
 #include <cmath>

@@ -18,11 +18,11 @@
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
 #include "core/cancellation/cancellation.h"
+#include "core/clients/health_watch.h"
+#include "core/clients/replies.h"
+#include "core/clients/service_clients.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
-#include "orchestrator/clients/health_watch.h"
-#include "orchestrator/clients/replies.h"
-#include "orchestrator/clients/service_clients.h"
 
 namespace quartet {
 
@@ -70,7 +70,7 @@ struct ServiceClient::Connection {
   absl::Status Explain(const std::string& call, const absl::Status& status) const;
   // INTERNAL: the call was answered, but not as it was asked.
   absl::Status BadReply(const std::string& call, const std::string& what) const;
-  // What orchestrator/clients/replies.h says of the replies.
+  // What core/clients/replies.h says of the replies.
   template <typename Answer>
   absl::StatusOr<Answer> Answered(const std::string& call, absl::StatusOr<Answer> answer) const {
     if (!answer.ok()) return BadReply(call, std::string(answer.status().message()));

@@ -1,4 +1,4 @@
-#include "orchestrator/clients/handshake.h"
+#include "core/clients/handshake.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "core/base/testing/scratch_folder.h"
+#include "core/clients/service_clients.h"
+#include "core/clients/testing/fake_services.h"
 #include "core/service/reported_fields.h"
-#include "orchestrator/clients/service_clients.h"
-#include "orchestrator/testing/fake_services.h"
 
 namespace quartet {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "orchestrator/clients/service_clients.h"
+#include "core/clients/service_clients.h"
 #include "proto/weights.pb.h"
 
 namespace quartet {

@@ -1,4 +1,4 @@
-#include "orchestrator/clients/handshake.h"
+#include "core/clients/handshake.h"
 
 #include <filesystem>
 #include <map>

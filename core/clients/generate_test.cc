@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/base/testing/scratch_folder.h"
-#include "orchestrator/clients/service_clients.h"
-#include "orchestrator/testing/fake_services.h"
+#include "core/clients/service_clients.h"
+#include "core/clients/testing/fake_services.h"
 
 namespace quartet {
 namespace {

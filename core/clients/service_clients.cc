@@ -1,4 +1,4 @@
-#include "orchestrator/clients/service_clients.h"
+#include "core/clients/service_clients.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -12,12 +12,12 @@
 #include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/clients/connection.h"
+#include "core/clients/replies.h"
 #include "core/config/run_config.h"
 #include "core/network/address.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/credentials.h"
-#include "orchestrator/clients/connection.h"
-#include "orchestrator/clients/replies.h"
 #include "proto/critic_trainer.grpc.pb.h"
 #include "proto/policy_trainer.grpc.pb.h"
 #include "proto/rollout.grpc.pb.h"
