@@ -63,6 +63,9 @@ class CriticTrainerService final : public RankService, public CriticTrainer::Ser
                               SaveCheckpointReply* reply) override {
     return ToGrpc([&] { return calls_.SaveCheckpoint(DeadlineOf(*context), *request, reply); });
   }
+  grpc::Status Sleep(grpc::ServerContext* context, const SleepTrainerRequest*, SleepTrainerReply*) override {
+    return ToGrpc([&] { return calls_.Sleep(DeadlineOf(*context)); });
+  }
 
  private:
   static bool IsPairwise(const CriticUpdateHeader& header) {

@@ -25,6 +25,7 @@ void TakeLarger(const RankUse& other, RankUse* use) {
       peak = std::max(peak, other.tiers[tier].categories[i]);
     }
     use->tiers[tier].total = std::max(use->tiers[tier].total, other.tiers[tier].total);
+    use->tiers[tier].asleep = std::max(use->tiers[tier].asleep, other.tiers[tier].asleep);
   }
   for (size_t i = 0; i < use->traffic.size() && i < other.traffic.size(); ++i) {
     use->traffic[i].sent_bytes = std::max(use->traffic[i].sent_bytes, other.traffic[i].sent_bytes);
@@ -109,6 +110,27 @@ std::vector<int> GroupsOfRank(const RunConfig& config, const std::string& servic
   return sizes;
 }
 
+// What a place has to have room for. Where the rollout sleeps while others train, that is the larger of two phases.
+struct PhaseBytes {
+  int64_t generating = 0;
+  int64_t training = 0;
+
+  int64_t most() const { return std::max(generating, training); }
+  // Of what is there in both.
+  void Add(int64_t bytes) {
+    generating += bytes;
+    training += bytes;
+  }
+  // Of a rank, which takes `awake` bytes. The scorer judges answers while others are generated, and is asked for the
+  // reference's log-probabilities beside the trainers.
+  void Add(int64_t awake, const RunConfig& config, const ServicePlan& service, int64_t (ServicePlan::*asleep)() const) {
+    const bool sleeps = config.rollout().enable_sleep() && service.service != "scorer";
+    const bool is_rollout = service.service == "rollout";
+    generating += sleeps && !is_rollout ? (service.*asleep)() : awake;
+    training += sleeps && is_rollout ? (service.*asleep)() : awake;
+  }
+};
+
 // Of programs without a limit nothing is known.
 int64_t ProgramBytes(const RunConfig& config) {
   const int cores = config.cluster().num_cpus_per_node() > 0 ? config.cluster().num_cpus_per_node() : AvailableCores();
@@ -191,7 +213,7 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
   Plan plan;
   struct Place {
     std::map<std::string, int> ranks;
-    int64_t bytes = 0;
+    PhaseBytes bytes;
   };
   std::map<std::pair<int, int>, Place> gpus;
   std::map<int, Place> hosts;
@@ -201,12 +223,12 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
     const bool has_engine = HasEngine(config, service);
     if (!has_engine && leader.programs == 0) continue;
     leader.calls = LeaderCallBytes(config, service, program_);
-    hosts[places.at(service).front().node].bytes += leader.calls + leader.programs;
+    hosts[places.at(service).front().node].bytes.Add(leader.calls + leader.programs);
     plan.leaders.push_back(std::move(leader));
     if (!has_engine) {
       for (const RankPlace& place : places.at(service)) {
         ++hosts[place.node].ranks[service];
-        hosts[place.node].bytes += outside_.process;
+        hosts[place.node].bytes.Add(outside_.process);
       }
       continue;
     }
@@ -232,11 +254,11 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
     for (const auto& [node, gpu] : places.at(service)) {
       Place& host = hosts[node];
       ++host.ranks[service];
-      host.bytes += use.host_bytes();
+      host.bytes.Add(use.host_bytes(), config, use, &ServicePlan::asleep_host_bytes);
       if (!use.on_gpu) continue;
       Place& device = gpus[{node, gpu}];
       ++device.ranks[service];
-      device.bytes += use.device_bytes();
+      device.bytes.Add(use.device_bytes(), config, use, &ServicePlan::asleep_device_bytes);
     }
     plan.services.push_back(std::move(use));
   }
@@ -254,14 +276,14 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
                                                  nodes.size() == 1 ? "node " : "nodes ", Ranges(nodes)),
                             .count = static_cast<int>(alike_places.size()),
                             .ranks = ranks,
-                            .bytes = gpus[alike_places.front()].bytes,
+                            .bytes = gpus[alike_places.front()].bytes.most(),
                             .capacity = GpuCapacity(config)});
   }
   std::map<std::map<std::string, int>, std::set<int>> alike_hosts;
   for (const auto& [node, use] : hosts) alike_hosts[use.ranks].insert(node);
   for (const auto& [ranks, nodes] : alike_hosts) {
     int64_t bytes = 0;
-    for (const int node : nodes) bytes = std::max(bytes, hosts[node].bytes);
+    for (const int node : nodes) bytes = std::max(bytes, hosts[node].bytes.most());
     plan.hosts.push_back({.name = absl::StrCat(nodes.size() == 1 ? "node " : "nodes ", Ranges(nodes)),
                           .count = static_cast<int>(nodes.size()),
                           .ranks = ranks,

@@ -41,6 +41,9 @@ struct ServicePlan {
   // With tensors on the CPU everything is of the host.
   int64_t device_bytes() const { return on_gpu ? use.device().total + outside_device : 0; }
   int64_t host_bytes() const { return use.host().total + outside_host + (on_gpu ? 0 : use.device().total); }
+  // The same while it sleeps (rollout.enable_sleep).
+  int64_t asleep_device_bytes() const { return on_gpu ? use.device().asleep + outside_device : 0; }
+  int64_t asleep_host_bytes() const { return use.host().asleep + outside_host + (on_gpu ? 0 : use.device().asleep); }
 };
 
 // What is beside the first rank of a service, on its host.

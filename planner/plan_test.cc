@@ -69,6 +69,7 @@ std::vector<std::string> DifferencesOf(const RankUse& planned, const RankUse& me
       compare(tier, std::string(MemoryCategoryName(category)), exact ? 0.01 : 0.05, planned.tiers[tier].categories[i],
               measured.tiers[tier].categories[i]);
     }
+    compare(tier, "asleep", 0.05, planned.tiers[tier].asleep, measured.tiers[tier].asleep);
     compare(tier, "at once", 0.05, planned.tiers[tier].total, measured.tiers[tier].total);
   }
   return differences;
@@ -473,6 +474,30 @@ TEST(Plan, CountsASequenceForEachTurnOfAnAgentsEpisodes) {
   };
   EXPECT_EQ(rollout("64"), rollout("128"));
   EXPECT_NE(rollout("8"), rollout("64")) << "an episode waits for one answer at a time";
+}
+
+TEST(Plan, NeedsRoomForOnePhaseAtATimeWhereTheRolloutSleeps) {
+  const auto plan = [model = NewModel()](const std::string& enable_sleep) {
+    auto made = Planner(kServiceNames, {})
+                    .MakePlan(OnGpus(model, int64_t{1} << 30,
+                                     {"rollout.enable_sleep=" + enable_sleep, "algorithm.kl.init_kl_coef=0"}));
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  };
+  const Plan awake = plan("false"), sleeps = plan("true");
+  int64_t all = 0, generating = 0, training = 0;
+  for (const ServicePlan& service : sleeps.services) {
+    const bool is_rollout = service.service == "rollout";
+    const int64_t asleep = service.asleep_device_bytes();
+    EXPECT_LT(asleep, service.device_bytes()) << service.service;
+    all += service.device_bytes();
+    generating += is_rollout ? service.device_bytes() : asleep;
+    training += is_rollout ? asleep : service.device_bytes();
+    if (is_rollout) EXPECT_EQ(asleep, 0) << "neither cache nor weights";
+  }
+  ASSERT_EQ(sleeps.devices.size(), 1);
+  EXPECT_EQ(awake.devices[0].bytes, all);
+  EXPECT_EQ(sleeps.devices[0].bytes, std::max(generating, training));
 }
 
 TEST(Plan, OfSeveralEnginesEachHasItsPartOfTheBatch) {

@@ -51,12 +51,29 @@ void AddTraffic(const Volumes& from, const Volumes& to, int64_t times, Volumes* 
   }
 }
 
+// `asleep` is as GetInfo tells it after Sleep.
+void AddAsleep(const RankInfo& asleep, RankUse* use) {
+  for (int tier = 0; tier < kNumMemoryTiers; ++tier) {
+    for (const MemoryTotal& total : asleep.memory_totals()) {
+      if (total.tier() == MemoryTierName(static_cast<MemoryTier>(tier)))
+        use->tiers[tier].asleep = total.current_bytes();
+    }
+  }
+}
+
 RankUse UseOf(const RankInfo& info, const Volumes& sent) {
   RankUse use;
   use.tiers = TiersOf(info);
   for (const auto& [group, bytes] : sent) {
     if (bytes > 0) use.traffic.push_back({.ranks = group.first, .stride = group.second, .sent_bytes = bytes});
   }
+  return use;
+}
+
+absl::StatusOr<RankUse> UseOfTrainer(TrainerEngine& engine, const Volumes& sent) {
+  RankUse use = UseOf(engine.Info(), sent);
+  QUARTET_RETURN_IF_ERROR(engine.Sleep());
+  AddAsleep(engine.Info(), &use);
   return use;
 }
 
@@ -135,7 +152,7 @@ absl::StatusOr<RankUse> RunPolicy(const RunConfig& config, Program program, cons
   QUARTET_RETURN_IF_ERROR(Train(config, program, config.actor(),
                                 {TrainBatchSize(config), config.algorithm().max_epochs()}, context, *engine,
                                 MakeUpdateCall(step), &sent));
-  return UseOf(engine->Info(), sent);
+  return UseOfTrainer(*engine, sent);
 }
 
 absl::StatusOr<RankUse> RunCritic(const RunConfig& config, Program program, const RankContext& context) {
@@ -149,7 +166,7 @@ absl::StatusOr<RankUse> RunCritic(const RunConfig& config, Program program, cons
   QUARTET_RETURN_IF_ERROR(Train(config, program, config.critic(),
                                 {CriticTrainBatchSize(config), config.algorithm().critic_epochs()}, context, *engine,
                                 MakeUpdateCall(step), &sent));
-  return UseOf(engine->Info(), sent);
+  return UseOfTrainer(*engine, sent);
 }
 
 absl::StatusOr<RankUse> RunScorer(const RunConfig& config, const RankContext& context) {
@@ -276,6 +293,8 @@ absl::StatusOr<RankUse> RunRollout(const RunConfig& config, const RankContext& c
   RankUse use = UseOf(DescribeRank(context, ledger), sent);
   use.kv_cache_bytes = ledger.current(MemoryCategory::kKvCache);
   use.kv_cache_blocks = engine->stats().blocks();
+  engine->Sleep(/*release_weights=*/!config.actor().has_lora());
+  AddAsleep(DescribeRank(context, ledger), &use);
   return use;
 }
 

@@ -19,7 +19,8 @@ namespace quartet {
 // Peaks of one tier.
 struct TierUse {
   std::array<int64_t, kNumMemoryCategories> categories{};
-  int64_t total = 0;  // of all categories at once: at most their sum
+  int64_t total = 0;   // of all categories at once: at most their sum
+  int64_t asleep = 0;  // not a peak: what is held after Sleep, at level 2 where rollout.enable_sleep would have it so
 };
 
 // What one rank sends in the collectives of one group of ranks during a PPO step.

@@ -174,6 +174,13 @@ std::string MicroBatchLine(const RunConfig& config, const Plan& plan) {
   return text.empty() ? "" : absl::StrCat("\nMicro-batches: ", text, "\n");
 }
 
+std::string SleepLine(const RunConfig& config) {
+  if (!config.rollout().enable_sleep()) return "";
+  return "\nThe rollout and the trainers sleep in turn (rollout.enable_sleep): each place needs room for the larger of "
+         "two "
+         "phases, not for all peaks at once\n";
+}
+
 std::string CacheLine(const RunConfig& config, const Plan& plan) {
   for (const ServicePlan& service : plan.services) {
     if (service.service != "rollout") continue;
@@ -196,7 +203,7 @@ std::string PrintPlan(const RunConfig& config, const Plan& plan) {
   std::string text = absl::StrCat(MemoryTable(plan), LeaderLines(plan));
   if (!plan.devices.empty()) absl::StrAppend(&text, "\n", PlaceTable("GPUs", plan.devices, ""));
   absl::StrAppend(&text, "\n", PlaceTable("hosts", plan.hosts, "cluster.host_memory_bytes is not set"),
-                  UnusedOf(config, plan), MicroBatchLine(config, plan), CacheLine(config, plan),
+                  SleepLine(config), UnusedOf(config, plan), MicroBatchLine(config, plan), CacheLine(config, plan),
                   LinkTable(config, plan));
   return text;
 }

@@ -100,6 +100,9 @@ class PolicyTrainerService final : public RankService, public PolicyTrainer::Ser
                               SaveCheckpointReply* reply) override {
     return ToGrpc([&] { return calls_.SaveCheckpoint(DeadlineOf(*context), *request, reply); });
   }
+  grpc::Status Sleep(grpc::ServerContext* context, const SleepTrainerRequest*, SleepTrainerReply*) override {
+    return ToGrpc([&] { return calls_.Sleep(DeadlineOf(*context)); });
+  }
 
  private:
   using Puller = grpc::ServerSplitStreamer<PullWeightsRequest, grpc::ByteBuffer>;

@@ -96,8 +96,8 @@ int32_t RowsOf(const ServiceInfo& info) {
 }
 
 // That the service can do what this run will ask for.
-absl::Status CheckFits(const ServiceClient& client, const ServiceInfo& info, int32_t tokenizer_vocab_size,
-                       int64_t longest_sequence) {
+absl::Status CheckFits(const ServiceClient& client, const ServiceInfo& info, const RunConfig& config,
+                       int32_t tokenizer_vocab_size, int64_t longest_sequence) {
   for (const auto& [role, size] : info.vocab_size()) {
     if (tokenizer_vocab_size > size) {
       return absl::InvalidArgumentError(absl::StrCat(PlaceOf(client), ": its ", role, " has a vocabulary of ", size,
@@ -117,8 +117,12 @@ absl::Status CheckFits(const ServiceClient& client, const ServiceInfo& info, int
         absl::StrCat(PlaceOf(client), " takes sequences of at most ", info.max_model_len(),
                      " tokens, but prompt and answer together can have ", longest_sequence));
   }
-  if (const auto paused = info.metrics().find("rollout/paused");
-      paused != info.metrics().end() && paused->second != 0) {
+  const auto is = [&info](const char* state) {
+    const auto found = info.metrics().find(state);
+    return found != info.metrics().end() && found->second != 0;
+  };
+  // A run that has ended amid a step may have left it asleep, and this one wakes it.
+  if (is("rollout/paused") && !(config.rollout().enable_sleep() && is("rollout/asleep"))) {
     return absl::FailedPreconditionError(
         absl::StrCat(PlaceOf(client),
                      " is paused, and would answer nothing. Rollout.Resume ends that, after WakeUp where it sleeps"));
@@ -150,7 +154,7 @@ absl::StatusOr<ServiceInfo> CheckService(ServiceClient& client, const RunConfig&
   QUARTET_ASSIGN_OR_RETURN(ServiceInfo info, Meet(client, on_loading));
   QUARTET_RETURN_IF_ERROR(CheckConfigurations({{&client, &info}}, config));
   QUARTET_RETURN_IF_ERROR(CheckCpuKernels({&info}));
-  QUARTET_RETURN_IF_ERROR(CheckFits(client, info, tokenizer_vocab_size, longest_sequence));
+  QUARTET_RETURN_IF_ERROR(CheckFits(client, info, config, tokenizer_vocab_size, longest_sequence));
   return info;
 }
 
@@ -172,7 +176,7 @@ absl::StatusOr<Handshake> ShakeHands(Services& services, const RunConfig& config
   for (const auto& [client, info] : peers) infos.push_back(info);
   QUARTET_RETURN_IF_ERROR(CheckCpuKernels(infos));
   for (const auto& [client, info] : peers) {
-    QUARTET_RETURN_IF_ERROR(CheckFits(*client, *info, tokenizer_vocab_size, longest));
+    QUARTET_RETURN_IF_ERROR(CheckFits(*client, *info, config, tokenizer_vocab_size, longest));
   }
   // Elsewhere models may be padded otherwise; these two share weights.
   const int32_t rows = RowsOf(handshake.rollout), trained = RowsOf(handshake.policy_trainer);

@@ -219,6 +219,25 @@ absl::Status RolloutClient::AbortUpdate(uint64_t step) {
   return Ask(*connection_, "AbortUpdate", &Rollout::Stub::AbortUpdate, request).status();
 }
 
+absl::Status RolloutClient::Sleep(uint64_t step, int level) {
+  SleepRequest request;
+  *request.mutable_identity() = connection_->NextIdentity(step);
+  request.set_level(level);
+  return Ask(*connection_, "Sleep", &Rollout::Stub::Sleep, request).status();
+}
+
+absl::Status RolloutClient::WakeUp(uint64_t step) {
+  WakeUpRequest request;
+  *request.mutable_identity() = connection_->NextIdentity(step);
+  return Ask(*connection_, "WakeUp", &Rollout::Stub::WakeUp, request).status();
+}
+
+absl::Status RolloutClient::Resume(uint64_t step) {
+  ResumeRequest request;
+  *request.mutable_identity() = connection_->NextIdentity(step);
+  return Ask(*connection_, "Resume", &Rollout::Stub::Resume, request).status();
+}
+
 // --- policy trainer ---
 
 absl::StatusOr<std::vector<std::vector<float>>> PolicyTrainerClient::LogProbs(float temperature, SequenceSpan sequences,
@@ -251,6 +270,10 @@ absl::StatusOr<SaveCheckpointReply> PolicyTrainerClient::SaveCheckpoint(uint64_t
   return AskToSave(*connection_, &PolicyTrainer::Stub::SaveCheckpoint, step, checkpoint_id, save_optimizer);
 }
 
+absl::Status PolicyTrainerClient::Sleep() {
+  return Ask(*connection_, "Sleep", &PolicyTrainer::Stub::Sleep, SleepTrainerRequest()).status();
+}
+
 // --- critic trainer ---
 
 absl::StatusOr<std::vector<std::vector<float>>> CriticTrainerClient::Values(SequenceSpan sequences) {
@@ -278,6 +301,10 @@ absl::StatusOr<CriticUpdateReply> CriticTrainerClient::Update(uint64_t step, Cri
 absl::StatusOr<SaveCheckpointReply> CriticTrainerClient::SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
                                                                         bool save_optimizer) {
   return AskToSave(*connection_, &CriticTrainer::Stub::SaveCheckpoint, step, checkpoint_id, save_optimizer);
+}
+
+absl::Status CriticTrainerClient::Sleep() {
+  return Ask(*connection_, "Sleep", &CriticTrainer::Stub::Sleep, SleepTrainerRequest()).status();
 }
 
 // --- scorer ---

@@ -80,6 +80,10 @@ class RolloutClient : public ServiceClient {
   absl::StatusOr<BeginUpdateReply> BeginUpdate(uint64_t step, const WeightManifest& manifest);
   absl::StatusOr<CommitUpdateReply> CommitUpdate(uint64_t step, uint64_t version);
   absl::Status AbortUpdate(uint64_t step);
+  absl::Status Sleep(uint64_t step, int level);
+  // The memory is taken again; Generate waits until Resume.
+  absl::Status WakeUp(uint64_t step);
+  absl::Status Resume(uint64_t step);
 };
 
 // Of either trainer.
@@ -88,6 +92,7 @@ class TrainerClient : public ServiceClient {
   using ServiceClient::ServiceClient;
   virtual absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
                                                              bool save_optimizer) = 0;
+  virtual absl::Status Sleep() = 0;
 };
 
 class PolicyTrainerClient : public TrainerClient {
@@ -102,6 +107,7 @@ class PolicyTrainerClient : public TrainerClient {
   absl::StatusOr<PublishReply> Publish(uint64_t step, uint64_t version);
   absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
                                                      bool save_optimizer) override;
+  absl::Status Sleep() override;
 };
 
 class CriticTrainerClient : public TrainerClient {
@@ -114,6 +120,7 @@ class CriticTrainerClient : public TrainerClient {
                                            const std::vector<TrainingSequence>& sequences);
   absl::StatusOr<SaveCheckpointReply> SaveCheckpoint(uint64_t step, const std::string& checkpoint_id,
                                                      bool save_optimizer) override;
+  absl::Status Sleep() override;
 };
 
 // A call of Score that is under way: items may be added while others are scored. One thread.

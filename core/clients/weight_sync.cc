@@ -1,7 +1,5 @@
 #include "core/clients/weight_sync.h"
 
-#include <utility>
-
 #include "absl/status/status.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
@@ -19,12 +17,6 @@ absl::StatusOr<double> TakeWeights(RolloutClient& rollout, uint64_t step, const 
     QUARTET_LOG(kWarning) << "while giving up a weight sync: " << aborted.message();
   }
   return status;
-}
-
-absl::StatusOr<double> SyncWeights(Services& services, uint64_t step, uint64_t version, WeightManifest* published) {
-  QUARTET_ASSIGN_OR_RETURN(PublishReply reply, services.policy_trainer->Publish(step, version));
-  *published = std::move(*reply.mutable_manifest());
-  return TakeWeights(*services.rollout, step, *published);
 }
 
 }  // namespace quartet

@@ -13,8 +13,4 @@ namespace quartet {
 // keeps in flight; returns the seconds in which it made no forwards. After an error it goes on, without what it staged.
 absl::StatusOr<double> TakeWeights(RolloutClient& rollout, uint64_t step, const WeightManifest& manifest);
 
-// Publishes the policy's present weights as `version`, and TakeWeights. `published` is what was published, also where
-// the rollout fails to take it.
-absl::StatusOr<double> SyncWeights(Services& services, uint64_t step, uint64_t version, WeightManifest* published);
-
 }  // namespace quartet

@@ -97,6 +97,7 @@ std::vector<ProgramRow> MakeRows() {
       NotRead({"rollout.top_k"}, {kEvaluate}, "an evaluation samples without it"),
       NotRead({"rollout.rollout_batch_size", "rollout.over_sampling_batch_size"}, {kEvaluate},
               "an evaluation answers all its prompts"),
+      NotRead({"rollout.enable_sleep"}, {kEvaluate}, evaluation),
       NotRead({"monitor.listen"}, {kEvaluate}, "an evaluation has no page"),
       NotRead({"train.eval_steps"}, {kEvaluate}, "an evaluation is made once"),
       NotRead({"sft", "preference", "algorithm", "critic", "reference", "services.policy_trainer",

@@ -76,7 +76,7 @@ std::map<std::string, std::string> ServiceFields(const RunConfig& config, std::s
     // What calls say; HTTP, and the longest sequence, which it makes another and GetInfo tells by itself.
     for (const char* field :
          {"rollout_batch_size", "over_sampling_batch_size", "n_samples_per_prompt", "generate_max_len", "temperature",
-          "top_p", "top_k", "min_tokens", "http", "max_model_len"}) {
+          "top_p", "top_k", "min_tokens", "http", "max_model_len", "enable_sleep"}) {
       ClearPath(field, part.mutable_rollout());
     }
     // Which weights it takes.

@@ -13,7 +13,6 @@
 #include "core/base/trace.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/clients/handshake.h"
-#include "core/clients/weight_sync.h"
 #include "core/config/services.h"
 #include "core/rl/kl.h"
 #include "orchestrator/checks/start_check.h"
@@ -23,6 +22,7 @@
 #include "orchestrator/loop/batch_sampler.h"
 #include "orchestrator/loop/canary_of.h"
 #include "orchestrator/loop/experience.h"
+#include "orchestrator/loop/memory_turns.h"
 #include "orchestrator/loop/ppo_checkpoints.h"
 #include "orchestrator/loop/side_by_side.h"
 #include "orchestrator/loop/step_report.h"
@@ -43,6 +43,7 @@ class PpoLoop {
         kl_controller_(start_.kl_coefficient, config_.algorithm().kl().kl_target(),
                        config_.algorithm().kl().kl_horizon()),
         annotator_(config_, run.services, run.view),
+        memory_(config_, run.services),
         checkpoints_(run) {}
 
   absl::StatusOr<PpoSummary> Run();
@@ -89,6 +90,7 @@ class PpoLoop {
   KlController kl_controller_;
   std::optional<BatchSampler> sampler_;
   BatchAnnotator annotator_;
+  MemoryTurns memory_;
   std::optional<Updates> updates_;
   PpoCheckpoints checkpoints_;
   int64_t steps_ = 0;  // at most
@@ -195,9 +197,9 @@ absl::Status PpoLoop::Prepare() {
       OptimizerSteps(handshake.policy_trainer) > 0 || config_.rollout().pretrain() != config_.actor().pretrain()) {
     policy_version_ = std::max(policy_version_ + 1, static_cast<uint64_t>(start_.steps_done));
     run_.view.Begin("bringing the rollout to the policy's weights");
-    return SyncWeights(run_.services, 0, policy_version_, &published_.emplace()).status();
+    return memory_.SyncWeights(0, policy_version_, &published_.emplace()).status();
   }
-  return absl::OkStatus();
+  return memory_.GiveToRollout(0, published_);
 }
 
 absl::Status PpoLoop::Step(int64_t step) {
@@ -208,6 +210,8 @@ absl::Status PpoLoop::Step(int64_t step) {
   // 1. Prompts, n answers to each, and their rewards.
   step_ = step;
   QUARTET_ASSIGN_OR_RETURN(std::vector<Experience> batch, sampler_->Draw(step, policy_version_, &metrics));
+
+  QUARTET_RETURN_IF_ERROR(memory_.GiveToTrainers(static_cast<uint64_t>(step)));
 
   // 2. Side by side: reference log-probabilities, values, the policy's own log-probabilities.
   const Stopwatch forwards;
@@ -248,7 +252,8 @@ absl::Status PpoLoop::Step(int64_t step) {
   // 5. The rollout gets the new weights.
   const Stopwatch sync;
   BeginPhase("weight sync");
-  if (trains_policy) QUARTET_RETURN_IF_ERROR(Sync(step, &metrics));
+  QUARTET_RETURN_IF_ERROR(trains_policy ? Sync(step, &metrics)
+                                        : memory_.GiveToRollout(static_cast<uint64_t>(step), published_));
   metrics.Set("time/weight_sync", sync.Seconds());
 
   // 6. Samples, checkpoint, metrics: in this order, so that a run which ends anywhere in between loses none of them.
@@ -319,8 +324,8 @@ absl::Status PpoLoop::Sync(int64_t step, Metrics* metrics) {
   // The policy has changed, so its version has, whatever becomes of the transfer.
   ++policy_version_;
   if (FailPointArmed("orchestrator.weight_sync.skip")) return absl::OkStatus();
-  QUARTET_ASSIGN_OR_RETURN(const double paused_seconds, SyncWeights(run_.services, static_cast<uint64_t>(step),
-                                                                    policy_version_, &published_.emplace()));
+  QUARTET_ASSIGN_OR_RETURN(const double paused_seconds,
+                           memory_.SyncWeights(static_cast<uint64_t>(step), policy_version_, &published_.emplace()));
   metrics->Set("time/weight_sync_pause", paused_seconds);
   return absl::OkStatus();
 }

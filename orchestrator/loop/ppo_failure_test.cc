@@ -76,6 +76,12 @@ TEST_F(PpoFailureTest, EndsBeforeTheFirstStepWhereTheRolloutIsPaused) {
   EXPECT_THAT(services_.calls(), Not(Contains("rollout.Generate")));
 }
 
+TEST_F(PpoFailureTest, WakesNoRolloutThatSleepsByNoWishOfTheRun) {
+  services_.SetPaused(true, /*asleep=*/true);
+  const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 1)).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is paused"));
+}
+
 TEST_F(PpoFailureTest, StopsWhenTrainerAndRolloutDisagree) {
   services_.trainer_log_prob = -2;
   const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 2));

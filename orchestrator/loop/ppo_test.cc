@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -25,6 +26,10 @@ using ::testing::Contains;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+bool EndsWithAny(const std::string& text, const std::vector<std::string>& ends) {
+  return std::any_of(ends.begin(), ends.end(), [&](const std::string& end) { return text.ends_with(end); });
+}
 
 TEST_F(PpoTest, CallsTheServicesInTheOrderOfTheAlgorithm) {
   const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 2));
@@ -52,6 +57,56 @@ TEST_F(PpoTest, CallsTheServicesInTheOrderOfTheAlgorithm) {
     EXPECT_LT(Find(calls, "critic_trainer.Update", generate), publish);
     position = commit;
   }
+}
+
+TEST_F(PpoTest, HasRolloutAndTrainersHoldTheirMemoryInTurn) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 3);
+  config.mutable_rollout()->set_enable_sleep(true);
+  config.mutable_algorithm()->set_critic_warmup_steps(2);
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  std::vector<std::string> calls;
+  for (const std::string& call : services_.calls()) {
+    if (!EndsWithAny(call, {"GetInfo", "Score", "LogProbs", "Values"})) calls.push_back(call);
+  }
+  const std::vector<std::string> wakes = {"policy_trainer.Sleep", "critic_trainer.Sleep", "rollout.WakeUp"};
+  std::vector<std::string> expected = wakes;
+  const auto add = [&expected](const std::vector<std::string>& more) {
+    expected.insert(expected.end(), more.begin(), more.end());
+  };
+  add({"rollout.Resume"});
+  for (int step = 0; step < 2; ++step) {  // the policy stays as it was read
+    add({"rollout.Generate", "rollout.Sleep at level 2", "critic_trainer.Update"});
+    add(wakes);
+    add({"rollout.Resume"});
+  }
+  add({"rollout.Generate", "rollout.Sleep at level 2"});
+  // The updates side by side.
+  const auto updates = calls.begin() + static_cast<std::ptrdiff_t>(std::min(expected.size(), calls.size()));
+  std::sort(updates, updates + std::min<std::ptrdiff_t>(2, calls.end() - updates));
+  add({"critic_trainer.Update", "policy_trainer.Update", "policy_trainer.Publish"});
+  add(wakes);
+  add({"rollout.BeginUpdate", "rollout.CommitUpdate", "rollout.Resume"});
+  EXPECT_EQ(calls, expected);
+}
+
+TEST_F(PpoTest, LeavesARolloutOfAdaptersItsModelWhileItSleeps) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_rollout()->set_enable_sleep(true);
+  config.mutable_actor()->mutable_lora()->set_r(8);
+  ASSERT_TRUE(Run(config).ok());
+  EXPECT_THAT(services_.calls(), Contains("rollout.Sleep at level 1"));
+}
+
+// As a run that was killed amid a step leaves it where services outlive their run.
+TEST_F(PpoTest, WakesARolloutThatARunBeforeHasLeftAsleep) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_rollout()->set_enable_sleep(true);
+  services_.SetPaused(true, /*asleep=*/true);
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  const std::vector<std::string> calls = services_.calls();
+  EXPECT_LT(Find(calls, "rollout.Resume", 0), Find(calls, "rollout.Generate", 0));
 }
 
 TEST_F(PpoTest, SaysBesideTheStepsHowMuchTimeIsLeft) {

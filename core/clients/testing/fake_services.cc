@@ -125,6 +125,24 @@ class FakeServices::RolloutService : public Rollout::Service {
   grpc::Status AbortUpdate(grpc::ServerContext*, const AbortUpdateRequest*, AbortUpdateReply*) override {
     return fake_->Begin("rollout.AbortUpdate");
   }
+  grpc::Status Sleep(grpc::ServerContext*, const SleepRequest* request, SleepReply*) override {
+    return fake_->Change("rollout", absl::StrCat("Sleep at level ", request->level()), request->identity(), [&] {
+      fake_->rollout_paused_ = fake_->rollout_asleep_ = true;
+      return grpc::Status::OK;
+    });
+  }
+  grpc::Status WakeUp(grpc::ServerContext*, const WakeUpRequest* request, WakeUpReply*) override {
+    return fake_->Change("rollout", "WakeUp", request->identity(), [&] {
+      fake_->rollout_asleep_ = false;
+      return grpc::Status::OK;
+    });
+  }
+  grpc::Status Resume(grpc::ServerContext*, const ResumeRequest* request, ResumeReply*) override {
+    return fake_->Change("rollout", "Resume", request->identity(), [&] {
+      fake_->rollout_paused_ = false;
+      return fake_->rollout_asleep_ ? grpc::Status(grpc::FAILED_PRECONDITION, "asleep") : grpc::Status::OK;
+    });
+  }
 
  private:
   FakeServices* const fake_;
@@ -173,6 +191,9 @@ class FakeServices::PolicyTrainerService : public PolicyTrainer::Service {
                               SaveCheckpointReply* reply) override {
     return fake_->MakeCheckpoint(*request, "policy", reply);
   }
+  grpc::Status Sleep(grpc::ServerContext*, const SleepTrainerRequest*, SleepTrainerReply*) override {
+    return fake_->Begin("policy_trainer.Sleep");
+  }
 
  private:
   FakeServices* const fake_;
@@ -209,6 +230,9 @@ class FakeServices::CriticTrainerService : public CriticTrainer::Service {
   grpc::Status SaveCheckpoint(grpc::ServerContext*, const SaveCheckpointRequest* request,
                               SaveCheckpointReply* reply) override {
     return fake_->MakeCheckpoint(*request, "critic", reply);
+  }
+  grpc::Status Sleep(grpc::ServerContext*, const SleepTrainerRequest*, SleepTrainerReply*) override {
+    return fake_->Begin("critic_trainer.Sleep");
   }
 
  private:
@@ -364,6 +388,7 @@ grpc::Status FakeServices::Info(const std::string& service, ServiceInfo* info) {
     if (service == "rollout") {
       info->set_policy_version(rollout_version_);
       (*info->mutable_metrics())["rollout/paused"] = rollout_paused_ ? 1 : 0;
+      (*info->mutable_metrics())["rollout/asleep"] = rollout_asleep_ ? 1 : 0;
     }
     for (RankInfo& each : *info->mutable_ranks()) each.set_optimizer_steps(optimizer_steps_[service]);
   }
@@ -392,9 +417,10 @@ void FakeServices::SetOptimizerSteps(int64_t steps) {
   for (const char* trainer : {"policy_trainer", "critic_trainer"}) optimizer_steps_[trainer] = steps;
 }
 
-void FakeServices::SetPaused(bool paused) {
+void FakeServices::SetPaused(bool paused, bool asleep) {
   std::lock_guard<std::mutex> lock(mutex_);
   rollout_paused_ = paused;
+  rollout_asleep_ = asleep;
 }
 
 void FakeServices::SetHook(std::function<grpc::Status(const std::string&)> hook) {

@@ -59,8 +59,8 @@ class FakeServices {
   void SetHook(std::function<grpc::Status(const std::string&)> hook);
   // What the trainers say that they have applied; each update adds one.
   void SetOptimizerSteps(int64_t steps);
-  // Whether the rollout says that it is paused.
-  void SetPaused(bool paused);
+  // Whether the rollout says that it is paused, and that it sleeps.
+  void SetPaused(bool paused, bool asleep = false);
   // What the services say that they were started with.
   void SetConfiguration(const RunConfig& config);
   // Where SaveCheckpoint makes its folders.
@@ -118,7 +118,7 @@ class FakeServices {
   std::map<std::string, int64_t> optimizer_steps_;  // of the trainers
   uint64_t rollout_version_ = 0;
   uint64_t staged_version_ = 0;
-  bool rollout_paused_ = false;
+  bool rollout_paused_ = false, rollout_asleep_ = false;
 
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::map<std::string, std::unique_ptr<grpc::Server>> servers_;

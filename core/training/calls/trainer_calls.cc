@@ -16,6 +16,7 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
       forward_method_(absl::StrCat(name, "_trainer.Forward")),
       update_method_(absl::StrCat(name, "_trainer.Update")),
       save_method_(absl::StrCat(name, "_trainer.Save")),
+      sleep_method_(absl::StrCat(name, "_trainer.Sleep")),
       info_method_(absl::StrCat(name, "_trainer.Info")),
       group_(group),
       leader_(group, context.service, absl::StrCat("the ", name, " trainer is still loading its model"),
@@ -47,6 +48,8 @@ TrainerCalls::TrainerCalls(const std::string& name, const std::string& section, 
   RegisterTyped<SaveCall, SaveSummary>(
       group, save_method_, RankGroup::Kind::kCollective,
       loaded([this](const auto& call, auto* summary) { return engine_->Save(call, summary); }));
+  RegisterTyped<SleepCall, SleepSummary>(group, sleep_method_, RankGroup::Kind::kIndependent,
+                                         loaded([this](const auto&, auto*) { return engine_->Sleep(); }));
   RegisterTyped<InfoCall, RankInfo>(group, info_method_, RankGroup::Kind::kIndependent,
                                     loaded([this](const auto&, auto* info) {
                                       *info = engine_->Info();
@@ -74,6 +77,11 @@ absl::Status TrainerCalls::SaveCheckpoint(const Deadline& deadline, const SaveCh
     QUARTET_ASSIGN_OR_RETURN(*reply, RunSave(group_, save_method_, request, run_dir_, name_, deadline));
     return absl::OkStatus();
   });
+}
+
+absl::Status TrainerCalls::Sleep(const Deadline& deadline) {
+  QUARTET_RETURN_IF_ERROR(leader_.CheckReady("Sleep"));
+  return RunOnAll<SleepSummary>(group_, sleep_method_, SleepCall(), deadline).status();
 }
 
 }  // namespace quartet

@@ -48,6 +48,7 @@ class TrainerCalls {
   absl::Status GetInfo(const Deadline& deadline, ServiceInfo* info);
   absl::Status SaveCheckpoint(const Deadline& deadline, const SaveCheckpointRequest& request,
                               SaveCheckpointReply* reply);
+  absl::Status Sleep(const Deadline& deadline);
 
   // The name of the call, and where a Reply has its values.
   template <typename Request, typename Reply, typename Stream>
@@ -77,7 +78,7 @@ class TrainerCalls {
 
  private:
   const std::string name_, run_dir_;
-  const std::string forward_method_, update_method_, save_method_, info_method_;
+  const std::string forward_method_, update_method_, save_method_, sleep_method_, info_method_;
   RankGroup& group_;
   LeaderStatus leader_;
   const SequenceLimits limits_;

@@ -143,6 +143,13 @@ absl::Status TrainerEngine::Save(const SaveCall& call, SaveSummary* summary) {
   });
 }
 
+absl::Status TrainerEngine::Sleep() {
+  return Compute("going to sleep", [] {
+    GiveBackFreedBlocks();
+    return absl::OkStatus();
+  });
+}
+
 RankInfo TrainerEngine::Info() const {
   RankInfo info = DescribeRank(*impl_->context, impl_->ledger);
   DescribeGroups(*impl_->ranks, &info);

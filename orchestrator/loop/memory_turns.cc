@@ -1,0 +1,40 @@
+#include "orchestrator/loop/memory_turns.h"
+
+#include <utility>
+
+#include "core/base/status_macros.h"
+#include "core/clients/weight_sync.h"
+
+namespace quartet {
+
+absl::Status MemoryTurns::GiveToTrainers(uint64_t step) {
+  if (!config_.rollout().enable_sleep()) return absl::OkStatus();
+  return services_.rollout->Sleep(step, config_.actor().has_lora() ? 1 : 2);
+}
+
+absl::Status MemoryTurns::GiveToRollout(uint64_t step, const std::optional<WeightManifest>& published) {
+  if (!config_.rollout().enable_sleep()) return absl::OkStatus();
+  QUARTET_RETURN_IF_ERROR(WakeUp(step));
+  if (published.has_value() && !config_.actor().has_lora()) {
+    QUARTET_RETURN_IF_ERROR(TakeWeights(*services_.rollout, step, *published).status());
+  }
+  return services_.rollout->Resume(step);
+}
+
+absl::StatusOr<double> MemoryTurns::SyncWeights(uint64_t step, uint64_t version, WeightManifest* published) {
+  QUARTET_ASSIGN_OR_RETURN(PublishReply reply, services_.policy_trainer->Publish(step, version));
+  *published = std::move(*reply.mutable_manifest());
+  const bool sleeps = config_.rollout().enable_sleep();
+  if (sleeps) QUARTET_RETURN_IF_ERROR(WakeUp(step));
+  QUARTET_ASSIGN_OR_RETURN(const double pause_seconds, TakeWeights(*services_.rollout, step, *published));
+  if (sleeps) QUARTET_RETURN_IF_ERROR(services_.rollout->Resume(step));
+  return pause_seconds;
+}
+
+absl::Status MemoryTurns::WakeUp(uint64_t step) {
+  QUARTET_RETURN_IF_ERROR(services_.policy_trainer->Sleep());
+  if (services_.critic_trainer != nullptr) QUARTET_RETURN_IF_ERROR(services_.critic_trainer->Sleep());
+  return services_.rollout->WakeUp(step);
+}
+
+}  // namespace quartet
