@@ -5,7 +5,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -28,6 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/byte_budget.h"
 #include "core/base/logging.h"
+#include "core/base/open_files.h"
 #include "core/base/status_macros.h"
 #include "core/http/connections.h"
 #include "core/http/disconnect_watcher.h"
@@ -211,13 +211,10 @@ MHD_Result Send(MHD_Connection* connection, HttpReply reply, Pace* pace, Deliver
   return queued;
 }
 
-// So many files may be open at the same time as far as the system allows it.
-void RaiseFileLimit(rlim_t files) {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= files) return;
-  limit.rlim_cur = std::min(files, limit.rlim_max);
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < files) {
-    QUARTET_LOG(kWarning) << "HTTP: only " << limit.rlim_cur << " files can be open (ulimit -n); " << files
+// As far as the system allows it.
+void RaiseFileLimit(int64_t files) {
+  if (const int64_t allowed = AllowOpenFiles(files); allowed < files) {
+    QUARTET_LOG(kWarning) << "HTTP: only " << allowed << " files can be open (ulimit -n); " << files
                           << " would be needed for all connections";
   }
 }

@@ -1,5 +1,7 @@
 #include "orchestrator/agents/agent_process.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <utility>
@@ -9,9 +11,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/base/open_files.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
+#include "core/field_rules/field_rules.h"
 #include "core/rewards/reply_json.h"
 
 namespace quartet {
@@ -22,6 +26,10 @@ using nlohmann::ordered_json;
 
 // Of an answer; of a process that is not kept with all that it prints before.
 constexpr size_t kMostAnswerBytes = size_t{16} << 20;
+
+// Descriptors of this process that one of the agent takes while it is started, and for its connection; and those of all
+// else, at the least and at ease.
+constexpr int64_t kFilesOfAProcess = 10, kLeastOtherFiles = 128, kOtherFiles = 4096;
 
 // Exit codes of a shell that has not found a command, or may not execute it.
 constexpr int kNotExecutable = 126, kNotFound = 127;
@@ -37,7 +45,7 @@ std::map<std::string, std::string> WithoutProxy() {
   return environment;
 }
 
-// `flags` of the shell.
+// `flags` of the shell. ABORTED where there is no room for it now, INVALID_ARGUMENT where it cannot be executed.
 absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const AgentConfig& config, const std::string& flags,
                                                     const std::map<std::string, std::string>& more = {}) {
   PipedProcessOptions options;
@@ -47,7 +55,11 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const AgentConfig& config, c
   options.environment.insert(more.begin(), more.end());
   absl::StatusOr<std::unique_ptr<PipedProcess>> process = PipedProcess::Start(options);
   if (process.ok()) return process;
-  return absl::InvalidArgumentError(process.status().message());
+  const absl::Status& why = process.status();
+  if (absl::IsResourceExhausted(why) || absl::IsUnavailable(why)) {
+    return absl::AbortedError(absl::StrCat("it could not be started: ", why.message()));
+  }
+  return absl::InvalidArgumentError(why.message());
 }
 
 absl::Status WithLastWords(const absl::Status& status, PipedProcess& process) {
@@ -210,7 +222,18 @@ FailedTry AgentProcess::FailureOf(const absl::Status& status) const {
   return {absl::IsResourceExhausted(status) ? EpisodeFailure::kNonsense : EpisodeFailure::kDied, message};
 }
 
+absl::Status AllowAgents(const AgentConfig& config) {
+  const int64_t files = kFilesOfAProcess * config.processes(), allowed = AllowOpenFiles(files + kOtherFiles);
+  if (files + kLeastOtherFiles <= allowed) return absl::OkStatus();
+  return NotAllowed(
+      "agent.processes", absl::StrCat(config.processes()),
+      absl::StrCat("it must be at most ", std::max<int64_t>(allowed - kLeastOtherFiles, 0) / kFilesOfAProcess,
+                   ": each takes ", kFilesOfAProcess, " open files, and this process may have ", allowed,
+                   " (ulimit -Hn), of which ", kLeastOtherFiles, " are for all else"));
+}
+
 absl::Status TryAgent(const AgentConfig& config) {
+  QUARTET_RETURN_IF_ERROR(AllowAgents(config));
   const absl::Status status = config.kept() ? WaitsForEpisodes(config) : IsCommand(config);
   return Prefixed(absl::StrCat("agent.command ", Quoted(config.command())), status);
 }

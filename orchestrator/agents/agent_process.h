@@ -69,7 +69,8 @@ class AgentProcess {
   AgentProcess(const AgentConfig& config, bool may_be_empty) : config_(config), may_be_empty_(may_be_empty) {}
 
   // Takes until the process has answered `line`, which is EpisodeLine of `open`, or has failed. CANCELLED once `stop`
-  // is requested; INVALID_ARGUMENT where it cannot be executed. After either of these no process is left.
+  // is requested; INVALID_ARGUMENT where it cannot be executed. After either of these no process is left. One that this
+  // host has no room for now (descriptors, processes, memory) has failed as one that has died.
   absl::StatusOr<AgentAnswer> Play(const std::string& line, const OpenEpisode& open, const std::stop_token& stop);
 
  private:
@@ -81,8 +82,11 @@ class AgentProcess {
   std::unique_ptr<PipedProcess> process_;  // null: the next episode starts one
 };
 
-// That the command is one of the shell, and that an agent that is kept waits for an episode, at which it looks for a
-// moment. INVALID_ARGUMENT names command and reason.
+// Raises the limit of open files to what agent.processes need. INVALID_ARGUMENT where they cannot have so many.
+absl::Status AllowAgents(const AgentConfig& config);
+
+// The same; that the command is one of the shell; and that an agent that is kept waits for an episode, at which it
+// looks for a moment. INVALID_ARGUMENT names command and reason; ABORTED: this host has no room for it now.
 absl::Status TryAgent(const AgentConfig& config);
 
 }  // namespace quartet

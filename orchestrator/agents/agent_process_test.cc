@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <stop_token>
 #include <string>
@@ -164,6 +166,32 @@ TEST(AnAgent, ThatCannotBeExecutedIsNotTriedAgain) {
   EXPECT_TRUE(absl::IsInvalidArgument(nowhere.Play("{}", kOpen, {}).status()));
 }
 
+// Descriptors that this process may have.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t most) {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit now = {most, before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &now), 0);
+  }
+  ~FileLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+TEST(AnAgent, ThatHasNoRoomNowIsTriedAgain) {
+  for (const bool kept : {false, true}) {
+    AgentProcess process(AgentOf(kept ? "cat" : "echo '{}'", kept), true);
+    {
+      const FileLimit none(0);
+      EXPECT_THAT(Failure(process.Play("{\"reward\": 1}", kOpen, {}).value()),
+                  AllOf(StartsWith("died: it could not be started: "), HasSubstr("Too many open files")));
+    }
+    EXPECT_TRUE(process.Play("{\"reward\": 1}", kOpen, {}).ok());
+  }
+}
+
 TEST(AnAgent, EndsWhenItsRunDoes) {
   std::stop_source stop;
   AgentProcess process(AgentOf("sleep 1000"), false);
@@ -229,6 +257,32 @@ TEST_F(AKeptAgent, IsToldToWriteItsLineAtOnce) {
   config.set_timeout_seconds(0.2);
   AgentProcess process(config, false);
   EXPECT_THAT(Failure(process.Play("silent", kOpen, {}).value()), AllOf(StartsWith("timed_out: "), HasSubstr("flush")));
+}
+
+TEST(TryingAnAgent, MakesRoomForItsProcesses) {
+  const FileLimit few(256);
+  AgentConfig config = AgentOf("cat", true);
+  config.set_processes(64);
+  ASSERT_EQ(TryAgent(config), absl::OkStatus());
+  rlimit raised;
+  getrlimit(RLIMIT_NOFILE, &raised);
+  EXPECT_GE(raised.rlim_cur, 64 * 10 + 128);
+}
+
+TEST(TryingAnAgentDeathTest, RefusesMoreProcessesThanThereIsRoomFor) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto try_agent = [] {
+    const rlimit hard = {200, 328};
+    setrlimit(RLIMIT_NOFILE, &hard);
+    AgentConfig config = AgentOf("cat", true);
+    config.set_processes(21);
+    std::cerr << TryAgent(config).message();
+    config.set_processes(20);
+    std::_Exit(TryAgent(config).ok() ? 0 : 1);
+  };
+  EXPECT_EXIT(try_agent(), ::testing::ExitedWithCode(0),
+              HasSubstr("agent.processes: 21 is not allowed; it must be at most 20: each takes 10 open files, and this "
+                        "process may have 328"));
 }
 
 TEST(TryingAnAgent, FindsWhatCannotRun) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <future>
 #include <latch>
 #include <map>
@@ -261,6 +262,56 @@ TEST_F(EpisodeLimitsTest, FailsWithThePolicy) {
   EXPECT_EQ(record.policy.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(record.refused, 0);
   EXPECT_EQ(record.calls, 0);
+}
+
+TEST_F(EpisodeLimitsTest, AsksAgainWhereThePolicyHasNoRoom) {
+  std::atomic<int> asked = 0;
+  Start([&](const std::string&, const std::stop_token&) -> absl::StatusOr<std::string> {
+    if (++asked <= 3) return absl::ResourceExhaustedError("rollout.max_calls = 8 is reached");
+    return "the answer";
+  });
+  const OpenEpisode episode = server_->Open(1);
+  EXPECT_EQ(Answer(episode, Question("hi"))["content"], "the answer");
+  EXPECT_EQ(policy_->headers()[0].sampling().seed(), policy_->headers()[3].sampling().seed());
+  const EpisodeRecord record = server_->Close(episode.key);
+  EXPECT_TRUE(record.policy.ok()) << record.policy;
+  EXPECT_EQ(record.calls, 1);
+  EXPECT_EQ(record.refused, 0);
+  EXPECT_EQ(record.no_room, "");
+}
+
+TEST_F(EpisodeLimitsTest, WaitsForRoomUntilItIsClosed) {
+  std::promise<void> asked;
+  std::atomic<bool> first = true;
+  Start([&](const std::string&, const std::stop_token&) -> absl::StatusOr<std::string> {
+    if (first.exchange(false)) asked.set_value();
+    return absl::ResourceExhaustedError("rollout.max_calls = 8 is reached");
+  });
+  const OpenEpisode episode = server_->Open(1);
+  HttpClient client(PortOf(episode));
+  Begin(client, episode);
+  asked.get_future().wait();
+  const EpisodeRecord record = server_->Close(episode.key);
+  EXPECT_EQ(client.Read().status, 404);
+  EXPECT_TRUE(record.policy.ok()) << record.policy;
+  EXPECT_EQ(record.no_room, "rollout.max_calls = 8 is reached");
+}
+
+TEST_F(EpisodeLimitsTest, RefusesNoBodyForThoseOfOthers) {
+  Start();
+  const OpenEpisode episode = server_->Open(1);
+  const std::string body(16 << 20, ' ');
+  std::deque<HttpClient> clients;
+  for (int i = 0; i < 20; ++i) {
+    HttpClient& client = clients.emplace_back(PortOf(episode));
+    client.Send(absl::StrCat("POST ", PathOf(episode), "/chat/completions HTTP/1.1\r\nHost: localhost\r\n",
+                             "Content-Type: application/json\r\nAuthorization: Bearer ", episode.api_key,
+                             "\r\nContent-Length: ", body.size(), "\r\n\r\n"));
+    client.Send(body.substr(1));
+  }
+  for (HttpClient& client : clients) client.Send(" ");
+  for (HttpClient& client : clients) EXPECT_EQ(client.Read().status, 400) << "no JSON";
+  EXPECT_EQ(server_->Close(episode.key).refused, 20);
 }
 
 TEST_F(EpisodeLimitsTest, LetsRequestsWaitAndRefusesThoseBeyond) {

@@ -28,6 +28,7 @@ struct EpisodeRecord {
   int64_t refused = 0;                        // that were not, by the fault of who called
   std::string refusal;                        // what one of them was told
   double policy_seconds = 0;                  // in which at least one call was under way
+  std::string no_room;                        // what a call still waited for at the end, of a policy that had no room
   // An error of ours: the episode has failed, whatever its agent reports.
   absl::Status policy;
 };

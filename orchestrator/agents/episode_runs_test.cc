@@ -210,6 +210,15 @@ TEST_F(EpisodeRunsTest, FailWhereThePolicyDoesWhateverTheAgentSays) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("3 tries: the rollout is gone"));
 }
 
+TEST_F(EpisodeRunsTest, SayWhatAnEpisodeHasWaitedFor) {
+  agent().set_max_tries(1);
+  agent().set_timeout_seconds(0.2);
+  agent().set_command("sleep 1000");
+  host_.SetChange([](uint64_t, EpisodeRecord* record) { record->no_room = "rollout.max_calls = 8 is reached"; });
+  EXPECT_THAT(Error(Tasks(1)), AllOf(HasSubstr("it has not ended after 200ms"),
+                                     HasSubstr("which had no room: rollout.max_calls = 8 is reached")));
+}
+
 TEST_F(EpisodeRunsTest, LeaveTheRewardToOthersWhereThereAreSome) {
   agent().set_max_tries(1);
   agent().set_command(kAsks);

@@ -1,5 +1,7 @@
 #include "orchestrator/agents/episode_server.h"
 
+#include <cstdint>
+#include <limits>
 #include <random>
 #include <ranges>
 #include <utility>
@@ -19,6 +21,8 @@
 namespace quartet {
 namespace {
 
+// Requests that become prompts at the same time: a body takes many times its size then.
+constexpr int kReadAtOnce = 8;
 constexpr char kHost[] = "127.0.0.1";
 constexpr char kEpisodes[] = "/episodes/";
 constexpr char kChats[] = "/v1/chat/completions";
@@ -90,7 +94,10 @@ class EpisodeServer::Handler final : public HttpHandler {
 };
 
 EpisodeServer::EpisodeServer(EpisodeServerOptions options)
-    : options_(std::move(options)), gate_(options_.max_calls), handler_(std::make_unique<Handler>(this)) {
+    : options_(std::move(options)),
+      reading_(kReadAtOnce),
+      gate_(options_.max_calls),
+      handler_(std::make_unique<Handler>(this)) {
   options_.episode.on_set_aside = [this](const std::vector<std::string>& names) {
     const std::lock_guard lock(mutex_);
     for (const std::string& name : names) {
@@ -106,7 +113,8 @@ absl::StatusOr<std::unique_ptr<EpisodeServer>> EpisodeServer::Start(EpisodeServe
   HttpServerOptions http{.listen = {kHost, 0}};
   http.malformed = ErrorReply(absl::InvalidArgumentError(kMalformedHeaders));
   http.too_long = TooLongReply(absl::StrCat("the body is longer than ", http.max_body_bytes, " bytes"));
-  http.bodies_full = BodiesFullReply("max_bodies_bytes", http.max_bodies_bytes);
+  // As many as there are connections, since a request that is refused fails an episode for others' sake.
+  http.max_bodies_bytes = std::numeric_limits<int64_t>::max();
   http.max_requests = server->options_.max_calls + server->options_.max_waiting;
   http.too_many = ErrorReply(absl::ResourceExhaustedError(
       absl::StrCat(http.max_requests, " requests run or wait, as many as may; try again later")));
@@ -131,7 +139,7 @@ OpenEpisode EpisodeServer::Open(uint64_t seed) {
   OpenEpisode opened{.key = RandomKey(), .base_url = "", .api_key = RandomKey()};
   opened.base_url = absl::StrCat("http://", server_->address().ToString(), kEpisodes, opened.key, "/v1");
   const std::lock_guard lock(mutex_);
-  auto episode = std::make_shared<ServedEpisode>(&options_.episode, &gate_, seed, generation_);
+  auto episode = std::make_shared<ServedEpisode>(&options_.episode, &reading_, &gate_, seed, generation_);
   open_[opened.key] = {.api_key = opened.api_key, .episode = std::move(episode)};
   return opened;
 }

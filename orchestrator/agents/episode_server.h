@@ -59,6 +59,7 @@ class EpisodeServer final : public EpisodeHost {
   std::optional<Entry> Find(const std::string& key);
 
   EpisodeServerOptions options_;
+  CallGate reading_;
   CallGate gate_;
   std::mutex mutex_;
   GenerateHeader generation_;          // guarded by mutex_

@@ -17,7 +17,6 @@
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/openai/api_error.h"
-#include "core/openai/front_replies.h"
 #include "core/openai/openai_response.h"
 #include "orchestrator/agents/run_sampling.h"
 
@@ -25,8 +24,6 @@ namespace quartet {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-constexpr char kBodies[] = "max_bodies_bytes";  // of HttpServerOptions
 
 absl::Status Failed(const absl::Status& policy) {
   return absl::UnavailableError(absl::StrCat("the episode has failed, since the policy has: ", policy.message()));
@@ -37,6 +34,21 @@ uint64_t SeedOf(uint64_t episode, const EpisodeRequest& request) {
       {reinterpret_cast<const char*>(request.prompt.data()), request.prompt.size() * sizeof(request.prompt[0])});
   return Random::Of({episode, prompt, static_cast<uint64_t>(request.repeats)}).Next();
 }
+
+// Between calls that the policy has no room for: ever longer ones.
+class Pauses {
+ public:
+  // Ends early once `give_up` is requested to stop.
+  void Wait(const std::stop_token& give_up) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any().wait_for(lock, give_up, pause_, [] { return false; });
+    pause_ = std::min(2 * pause_, std::chrono::milliseconds(1000));
+  }
+
+ private:
+  std::chrono::milliseconds pause_{10};
+};
 
 // All that was drawn, as a stream has it before its end.
 GenerateReply TokensOf(const GeneratedSequence& drawn) {
@@ -102,13 +114,15 @@ class ServedEpisode::Call {
   const std::shared_ptr<ServedEpisode> episode_;
 };
 
-ServedEpisode::ServedEpisode(const EpisodeOptions* options, CallGate* gate, uint64_t seed, GenerateHeader generation)
+ServedEpisode::ServedEpisode(const EpisodeOptions* options, CallGate* reading, CallGate* gate, uint64_t seed,
+                             GenerateHeader generation)
     : options_(*options),
       model_({.name = options->model,
               .tokenizer = options->tokenizer,
               .vocab_size = options->vocab_size,
               .max_model_len = options->max_len,
               .max_sequences = std::numeric_limits<int32_t>::max()}),  // HoldRunSampling bounds them
+      reading_(*reading),
       gate_(*gate),
       seed_(seed),
       generation_(std::move(generation)),
@@ -117,23 +131,31 @@ ServedEpisode::ServedEpisode(const EpisodeOptions* options, CallGate* gate, uint
 HttpReply ServedEpisode::Complete(HttpRequest& request, const std::stop_token& gone) {
   const std::shared_ptr<Call> call = Call::Begin(shared_from_this());
   if (call == nullptr) return ErrorReply(EpisodeIsClosed());
-  absl::StatusOr<Asked> asked;
-  {
-    ByteBudget::Share reading(request.bodies);
-    if (std::optional<HttpReply> refusal = HoldWhileRead(request, kBodies, &reading))
-      return Refuse(*std::move(refusal));
-    absl::StatusOr<OpenAiChat> chat = ReadOpenAiChat(request.body, model_, /*seed=*/0);
-    if (!chat.ok()) return Refuse(ErrorReply(chat.status()));
-    const absl::StatusOr<std::vector<std::string>> set_aside = HoldRunSampling(generation_.sampling(), &*chat);
-    if (!set_aside.ok()) return Refuse(ErrorReply(set_aside.status()));
-    if (!set_aside->empty()) options_.on_set_aside(*set_aside);
-    asked = Ask(*std::move(chat));
-    request.DropBody();
-  }
+  std::stop_source give_up;
+  const auto stop = [&give_up] { give_up.request_stop(); };
+  const std::stop_callback on_gone(gone, stop);
+  const std::stop_callback on_close(closing_.get_token(), stop);
+  const auto ended = [&] {
+    return closing_.stop_requested() ? EpisodeIsClosed() : absl::CancelledError("the client has gone");
+  };
+  absl::StatusOr<Asked> asked = Read(request, give_up.get_token());
+  if (give_up.stop_requested()) return ErrorReply(ended());
   if (!asked.ok()) return Refuse(ErrorReply(asked.status()));
-  absl::StatusOr<GeneratedSequence> drawn = Generate(*asked, gone);
+  absl::StatusOr<GeneratedSequence> drawn = Generate(*asked, give_up.get_token());
+  if (give_up.stop_requested()) return ErrorReply(ended());
   if (!drawn.ok()) return ErrorReply(drawn.status());
   return Answer(*std::move(asked), *std::move(drawn), call);
+}
+
+absl::StatusOr<ServedEpisode::Asked> ServedEpisode::Read(HttpRequest& request, const std::stop_token& give_up) {
+  const CallGate::Place place(&reading_, give_up);
+  if (give_up.stop_requested()) return absl::CancelledError();
+  QUARTET_ASSIGN_OR_RETURN(OpenAiChat chat, ReadOpenAiChat(request.body, model_, /*seed=*/0));
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<std::string> set_aside, HoldRunSampling(generation_.sampling(), &chat));
+  if (!set_aside.empty()) options_.on_set_aside(set_aside);
+  absl::StatusOr<Asked> asked = Ask(std::move(chat));
+  request.DropBody();
+  return asked;
 }
 
 const std::string* ServedEpisode::Keep(const ChatMessage& message) {
@@ -171,20 +193,19 @@ absl::StatusOr<ServedEpisode::Asked> ServedEpisode::Ask(OpenAiChat chat) {
   return asked;
 }
 
-absl::StatusOr<GeneratedSequence> ServedEpisode::Generate(const Asked& asked, const std::stop_token& gone) {
-  std::stop_source give_up;
-  const auto stop = [&give_up] { give_up.request_stop(); };
-  const std::stop_callback on_gone(gone, stop);
-  const std::stop_callback on_close(closing_.get_token(), stop);
-  const CallGate::Place place(&gate_, give_up.get_token());
+absl::StatusOr<GeneratedSequence> ServedEpisode::Generate(const Asked& asked, const std::stop_token& give_up) {
+  const CallGate::Place place(&gate_, give_up);
   absl::StatusOr<GeneratedSequence> drawn = absl::CancelledError();
-  if (!give_up.stop_requested()) {
-    drawn = options_.generate(asked.request.header, asked.request.prompts[0], give_up.get_token());
+  for (Pauses pauses; !give_up.stop_requested(); pauses.Wait(give_up)) {
+    drawn = options_.generate(asked.request.header, asked.request.prompts[0], give_up);
+    if (!absl::IsResourceExhausted(drawn.status())) break;
   }
-  if (closing_.stop_requested()) return EpisodeIsClosed();
-  if (gone.stop_requested()) return absl::CancelledError("the client has gone");
   if (drawn.ok()) return drawn;
   const std::lock_guard lock(mutex_);
+  if (give_up.stop_requested()) {
+    if (absl::IsResourceExhausted(drawn.status())) record_.no_room = std::string(drawn.status().message());
+    return drawn;
+  }
   if (record_.policy.ok()) record_.policy = drawn.status();
   return Failed(record_.policy);
 }

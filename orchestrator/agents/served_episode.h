@@ -25,8 +25,8 @@
 namespace quartet {
 
 // Draws one answer to a prompt as the header says: a sequence as GeneratedReplies (core/clients/replies.h)
-// takes them. It ends soon once the token is requested to stop; any other error is ours, and the episode has failed.
-// Called from many threads at once.
+// takes them. It ends soon once the token is requested to stop. RESOURCE_EXHAUSTED: there is no room for it now, and it
+// is asked again until there is; any other error is ours, and the episode has failed. Called from many threads at once.
 using GenerateFunction =
     std::function<absl::StatusOr<GeneratedSequence>(const GenerateHeader&, const Prompt&, const std::stop_token&)>;
 
@@ -49,8 +49,10 @@ absl::Status EpisodeIsClosed();
 // Thread safe.
 class ServedEpisode : public std::enable_shared_from_this<ServedEpisode> {
  public:
-  // `options` and `gate` outlive it. Answers are drawn as `generation` says (EpisodeServer::SetGeneration).
-  ServedEpisode(const EpisodeOptions* options, CallGate* gate, uint64_t seed, GenerateHeader generation);
+  // All that is pointed to outlives it: a request has a place of `reading` while it becomes a prompt, and one of `gate`
+  // while that is answered. Answers are drawn as `generation` says (EpisodeServer::SetGeneration).
+  ServedEpisode(const EpisodeOptions* options, CallGate* reading, CallGate* gate, uint64_t seed,
+                GenerateHeader generation);
 
   // The answer to a request for that of a chat.
   HttpReply Complete(HttpRequest& request, const std::stop_token& gone);
@@ -76,15 +78,17 @@ class ServedEpisode : public std::enable_shared_from_this<ServedEpisode> {
     bool delivered = false;  // its answer
   };
 
+  absl::StatusOr<Asked> Read(HttpRequest& request, const std::stop_token& give_up);
   // Under the lock.
   const std::string* Keep(const ChatMessage& message);
   absl::StatusOr<Asked> Ask(OpenAiChat chat);
-  absl::StatusOr<GeneratedSequence> Generate(const Asked& asked, const std::stop_token& gone);
+  absl::StatusOr<GeneratedSequence> Generate(const Asked& asked, const std::stop_token& give_up);
   HttpReply Answer(Asked asked, GeneratedSequence drawn, const std::shared_ptr<Call>& call);
   void Undelivered(int64_t turn);
 
   const EpisodeOptions& options_;
   const ServedModel model_;
+  CallGate& reading_;
   CallGate& gate_;
   const uint64_t seed_;
   const GenerateHeader generation_;

@@ -43,7 +43,7 @@ class RolloutBackend {
   virtual std::set<int32_t> eos_token_ids() const = 0;
   virtual std::set<int32_t> stop_token_ids() const = 0;
 
-  // Whether all this can be generated: INVALID_ARGUMENT or RESOURCE_EXHAUSTED, as Rollout.Generate says.
+  // Whether all this can be generated: INVALID_ARGUMENT, as Rollout.Generate says.
   virtual absl::Status Check(const SamplingParams& sampling, const std::vector<Prompt>& prompts) const = 0;
 
   // FAILED_PRECONDITION where the weights in use are not those of `version`.

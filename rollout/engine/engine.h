@@ -73,8 +73,8 @@ class RolloutEngine {
                                                              const std::optional<LoraOptions>& lora = std::nullopt);
   virtual ~RolloutEngine() = default;
 
-  // Whether a prompt can be served with `sampling`: INVALID_ARGUMENT names field, value and what is allowed,
-  // RESOURCE_EXHAUSTED where it could never fit into the cache.
+  // Whether a prompt can be served with `sampling`: INVALID_ARGUMENT names field, value and what is allowed, also where
+  // it could never fit into the cache.
   virtual absl::Status Check(const SamplingParams& sampling) const = 0;
   virtual absl::Status Check(const SamplingParams& sampling, const GenerationTask& task) const = 0;
 

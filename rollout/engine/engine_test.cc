@@ -239,8 +239,7 @@ TEST(RolloutEngine, RefusesRequestsByFieldValueAndWhatIsAllowed) {
   RolloutConfig options = OptionsFor("llama");
   options.set_kv_cache_bytes(CacheBytes("llama", "fp32", 4));
   LoadedEngine engine(options);
-  const auto message = [&](const std::function<void(SamplingParams*, GenerationTask*)>& spoil,
-                           absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+  const auto message = [&](const std::function<void(SamplingParams*, GenerationTask*)>& spoil) {
     SamplingParams sampling = Greedy(5);
     GenerationTask task;
     task.prompt_index = 41;
@@ -248,7 +247,7 @@ TEST(RolloutEngine, RefusesRequestsByFieldValueAndWhatIsAllowed) {
     spoil(&sampling, &task);
     absl::Status status = engine->Check(sampling);
     status.Update(engine->Check(sampling, task));
-    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
   EXPECT_EQ(message([](auto*, auto* t) { t->ids[1] = 101; }), "prompt 41: ids[1] is 101; allowed: 0 to 100");
@@ -256,8 +255,7 @@ TEST(RolloutEngine, RefusesRequestsByFieldValueAndWhatIsAllowed) {
   EXPECT_EQ(message([](auto*, auto* t) { t->ids.clear(); }), "prompt 41: ids are empty; at least 1 token is needed");
   EXPECT_EQ(message([](auto* s, auto*) { s->set_max_new_tokens(254); }),
             "prompt 41: ids (3) and max_new_tokens (254) together exceed max_model_len = 256");
-  EXPECT_NE(message([](auto* s, auto*) { s->set_max_new_tokens(100); }, absl::StatusCode::kResourceExhausted)
-                .find("there are 4 of 16 tokens"),
+  EXPECT_NE(message([](auto* s, auto*) { s->set_max_new_tokens(100); }).find("there are 4 of 16 tokens"),
             std::string::npos);
   EXPECT_EQ(message([](auto* s, auto*) { s->set_top_p(0); }),
             "sampling.top_p is 0; allowed: above 0 and at most 1 (off)");

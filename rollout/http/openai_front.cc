@@ -155,8 +155,7 @@ HttpReply OpenAiFront::Complete(bool chat, HttpRequest& request, const std::stop
   }
   if (!asked.ok()) return ErrorReply(asked.status());
   if (const absl::Status fits = backend_->Check(asked->header.sampling(), asked->prompts); !fits.ok()) {
-    // Trying again later does not help.
-    return ErrorReply(absl::IsResourceExhausted(fits) ? absl::InvalidArgumentError(fits.message()) : fits);
+    return ErrorReply(fits);
   }
   OpenAiAnswerOptions options;
   options.id = absl::StrFormat("%016x", Random64());

@@ -55,7 +55,8 @@ struct PipedProcessOptions {
 // owns a PipedProcess.
 class PipedProcess {
  public:
-  // NOT_FOUND or another error where it cannot be executed, naming it.
+  // RESOURCE_EXHAUSTED or UNAVAILABLE where this host has no descriptors, processes or memory left for it; NOT_FOUND or
+  // another error where it cannot be executed, naming it.
   static absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const PipedProcessOptions& options);
   ~PipedProcess();
   PipedProcess(const PipedProcess&) = delete;

@@ -117,8 +117,8 @@ class Scheduler {
   explicit Scheduler(const SchedulerOptions& options);
   ~Scheduler();
 
-  // INVALID_ARGUMENT for a sequence that is empty or longer than max_model_len, RESOURCE_EXHAUSTED for one that could
-  // not get enough blocks with the whole cache to itself.
+  // INVALID_ARGUMENT for a sequence that is empty, longer than max_model_len, or could not get enough blocks with the
+  // whole cache to itself.
   absl::Status CheckFits(int64_t prompt_len, int64_t max_new_tokens) const;
 
   // Samples [first_sample, first_sample + samples) of a prompt for which CheckFits holds. Without `finds_prefix` they

@@ -305,7 +305,7 @@ TEST(Scheduler, RefusesWhatCanNeverFit) {
   const Scheduler scheduler(options);
   EXPECT_TRUE(scheduler.CheckFits(11, 10).ok());
   const absl::Status too_big = scheduler.CheckFits(12, 10);
-  EXPECT_EQ(too_big.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(too_big.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(too_big.message().find("kv_cache_bytes"), too_big.message().npos) << too_big;
   const absl::Status too_long = scheduler.CheckFits(91, 10);
   EXPECT_EQ(too_long.code(), absl::StatusCode::kInvalidArgument);

@@ -64,7 +64,7 @@ class PlayedRollout final : public RolloutBackend {
   std::set<int32_t> eos_token_ids() const override { return {0}; }
   std::set<int32_t> stop_token_ids() const override { return {}; }
   absl::Status Check(const SamplingParams&, const std::vector<Prompt>& prompts) const override {
-    if (prompts[0].ids_size() > 20) return absl::ResourceExhaustedError("prompt 0: ids need 3 blocks of KV cache");
+    if (prompts[0].ids_size() > 20) return absl::InvalidArgumentError("prompt 0: ids need 3 blocks of KV cache");
     return absl::OkStatus();
   }
   absl::Status CheckVersion(uint64_t) const override { return absl::OkStatus(); }
