@@ -31,6 +31,9 @@ constexpr size_t kMostAnswerBytes = size_t{16} << 20;
 // else, at the least and at ease.
 constexpr int64_t kFilesOfAProcess = 10, kLeastOtherFiles = 128, kOtherFiles = 4096;
 
+// How long after an episode was given up its process may write its line, and the time in which that is read.
+constexpr absl::Duration kPatience = absl::Seconds(5), kLook = absl::Seconds(1);
+
 // Exit codes of a shell that has not found a command, or may not execute it.
 constexpr int kNotExecutable = 126, kNotFound = 127;
 
@@ -62,12 +65,6 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const AgentConfig& config, c
   return absl::InvalidArgumentError(why.message());
 }
 
-absl::Status WithLastWords(const absl::Status& status, PipedProcess& process) {
-  const std::string words = process.LastErrorLines();
-  if (status.ok() || words.empty() || absl::IsCancelled(status)) return status;
-  return absl::Status(status.code(), absl::StrCat(status.message(), "; it has written last:\n", words));
-}
-
 absl::Status CannotRun(const AgentConfig& config, const ExitState& exit) {
   return absl::InvalidArgumentError(
       absl::StrCat("it cannot be executed in the folder ", config.command_folder(), ": ", exit.Describe()));
@@ -85,7 +82,8 @@ absl::Status IsCommand(const AgentConfig& config) {
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> shell, Start(config, "-nc"));
   QUARTET_ASSIGN_OR_RETURN(const PipedProcess::Outcome outcome,
                            shell->Finish("", kMostAnswerBytes, Deadline::In(absl::Minutes(1)), {}));
-  return outcome.exit.ok() ? absl::OkStatus() : WithLastWords(CannotRun(config, outcome.exit), *shell);
+  if (outcome.exit.ok()) return absl::OkStatus();
+  return WithLastWords(CannotRun(config, outcome.exit), shell->LastErrorLines());
 }
 
 absl::Status WaitsForEpisodes(const AgentConfig& config) {
@@ -97,7 +95,7 @@ absl::Status WaitsForEpisodes(const AgentConfig& config) {
       line.ok() ? absl::StrCat("before it was given an episode it has written ", Quoted(*line),
                                ", and with agent.kept its output is for answers alone")
                 : absl::StrCat("with agent.kept it is to wait for episodes, and ", line.status().message());
-  return WithLastWords(absl::InvalidArgumentError(why), *process);
+  return WithLastWords(absl::InvalidArgumentError(why), process->LastErrorLines());
 }
 
 AgentAnswer Failed(EpisodeFailure kind, std::string why) { return {.failed = FailedTry{kind, std::move(why)}}; }
@@ -168,29 +166,34 @@ AgentAnswer ReadAgentAnswer(std::string_view line, const std::string& id, bool m
 absl::StatusOr<AgentAnswer> AgentProcess::Play(const std::string& line, const OpenEpisode& open,
                                                const std::stop_token& stop) {
   const absl::StatusOr<std::string> answer = Ask(line, open, stop);
+  const std::string words = process_ == nullptr ? "" : process_->LastErrorLines();
   AgentAnswer said;
   if (answer.ok()) {
     said = ReadAgentAnswer(*answer, open.key, may_be_empty_);
   } else {
     said.failed = FailureOf(answer.status());
   }
-  // One that says that it has failed is well; one that is not understood may not be.
-  const bool is_well = !said.failed.has_value() || said.failed->kind == EpisodeFailure::kError;
-  std::unique_ptr<PipedProcess> ended;
-  if (!config_.kept() || !is_well) ended = std::move(process_);
-  if (absl::IsCancelled(answer.status()) || absl::IsInvalidArgument(answer.status())) return answer.status();
-  if (said.failed.has_value() && ended != nullptr) {
-    said.failed->why = std::string(WithLastWords(absl::InternalError(said.failed->why), *ended).message());
-  }
+  said.last_words = words;
+  // One that says that it has failed is well, and so may be one that was given up; one that is not understood may not
+  // be.
+  const bool is_well = !said.failed.has_value() || said.failed->kind == EpisodeFailure::kError ||
+                       (absl::IsCancelled(answer.status()) && process_ != nullptr && process_->owes_reply());
+  given_up_ = Deadline::In(kPatience);
+  if (!config_.kept() || !is_well) process_.reset();
+  if (absl::IsCancelled(answer.status())) return answer.status();
+  if (absl::IsInvalidArgument(answer.status())) return WithLastWords(answer.status(), words);
   return said;
 }
 
 absl::StatusOr<std::string> AgentProcess::Ask(const std::string& line, const OpenEpisode& open,
                                               const std::stop_token& stop) {
+  if (process_ != nullptr && process_->owes_reply()) QUARTET_RETURN_IF_ERROR(AwaitOwed(stop));
   const Deadline deadline = Deadline::In(absl::Seconds(config_.timeout_seconds()));
   if (config_.kept()) {
     if (process_ == nullptr) {
       QUARTET_ASSIGN_OR_RETURN(process_, Start(config_, "-c"));
+    } else {
+      process_->ForgetErrorLines();
     }
     return process_->Ask(line, kMostAnswerBytes, deadline, stop);
   }
@@ -200,8 +203,16 @@ absl::StatusOr<std::string> AgentProcess::Ask(const std::string& line, const Ope
                            process_->Finish(line + "\n", kMostAnswerBytes, deadline, stop));
   const ExitState& exit = outcome.exit;
   if (exit.ok()) return std::string(LastLine(outcome.output));
-  if (exit.code == kNotExecutable || exit.code == kNotFound) return WithLastWords(CannotRun(config_, exit), *process_);
+  if (exit.code == kNotExecutable || exit.code == kNotFound) return CannotRun(config_, exit);
   return absl::AbortedError(absl::StrCat("it has ended: ", exit.Describe()));
+}
+
+absl::Status AgentProcess::AwaitOwed(const std::stop_token& stop) {
+  const Deadline deadline = std::max(given_up_, Deadline::In(kLook));
+  const absl::Status owed = process_->ReadLine(kMostAnswerBytes, deadline, stop).status();
+  if (absl::IsCancelled(owed)) return owed;
+  if (!owed.ok()) process_.reset();
+  return absl::OkStatus();
 }
 
 FailedTry AgentProcess::FailureOf(const absl::Status& status) const {

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/deadline.h"
 #include "core/rewards/reward.h"
 #include "core/service/process/piped_process.h"
 #include "orchestrator/agents/episode_record.h"
@@ -43,6 +44,7 @@ struct FailedTry {
 struct AgentAnswer {
   std::optional<Reward> reward;  // none: it has said nothing
   std::optional<FailedTry> failed;
+  std::string last_words;  // what its process has written last to stderr in this episode, if anything
 };
 
 // Which episode it is, for the agent to log.
@@ -62,24 +64,29 @@ std::string EpisodeLine(const PromptRecord& prompt, const EpisodePlace& place, c
 AgentAnswer ReadAgentAnswer(std::string_view line, const std::string& id, bool may_be_empty);
 
 // Plays one episode after the other: each by a process of its own, or by one that is kept, which is started when it is
-// first needed, and after a failure again. One thread, which lives as long as this object.
+// first needed, and after a failure again. One that is kept finds that an episode that was given up is closed: where it
+// writes its line within seconds it plays the next one, too. One thread, which lives as long as this object.
 class AgentProcess {
  public:
   // `config` is resolved. `may_be_empty`: an agent may say nothing, as others give the reward.
   AgentProcess(const AgentConfig& config, bool may_be_empty) : config_(config), may_be_empty_(may_be_empty) {}
 
   // Takes until the process has answered `line`, which is EpisodeLine of `open`, or has failed. CANCELLED once `stop`
-  // is requested; INVALID_ARGUMENT where it cannot be executed. After either of these no process is left. One that this
-  // host has no room for now (descriptors, processes, memory) has failed as one that has died.
+  // is requested; INVALID_ARGUMENT where it cannot be executed. After either of these no process is left but one that
+  // is kept. One that this host has no room for now (descriptors, processes, memory) has failed as one that has died.
   absl::StatusOr<AgentAnswer> Play(const std::string& line, const OpenEpisode& open, const std::stop_token& stop);
 
  private:
   absl::StatusOr<std::string> Ask(const std::string& line, const OpenEpisode& open, const std::stop_token& stop);
+  // Has the process write the line of the episode that was given up, or ends it. CANCELLED once `stop` is requested.
+  absl::Status AwaitOwed(const std::stop_token& stop);
   FailedTry FailureOf(const absl::Status& status) const;
 
   const AgentConfig config_;
   const bool may_be_empty_;
   std::unique_ptr<PipedProcess> process_;  // null: the next episode starts one
+  // Until when one that owes a line may write it.
+  Deadline given_up_ = Deadline::Never();
 };
 
 // Raises the limit of open files to what agent.processes need. INVALID_ARGUMENT where they cannot have so many.

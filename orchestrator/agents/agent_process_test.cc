@@ -48,7 +48,8 @@ AgentAnswer Played(const std::string& command, bool may_be_empty = false) {
 // "died: why" of how a try has failed; "" where it has not.
 std::string Failure(const AgentAnswer& answer) {
   if (!answer.failed.has_value()) return "";
-  return absl::StrCat(std::string(NameOf(answer.failed->kind)), ": ", answer.failed->why);
+  return absl::StrCat(std::string(NameOf(answer.failed->kind)), ": ", answer.failed->why,
+                      answer.last_words.empty() ? "" : "; ", answer.last_words);
 }
 
 TEST(AnEpisodesLine, HasTheRowAndWhereThePolicyIs) {
@@ -207,7 +208,9 @@ constexpr char kLoop[] = R"(while read -r line; do case $line in
   twice) echo '{"reward": 1}'; echo '{"reward": 2}'; echo > $FILE;;
   wrong) echo wrong;;
   error) echo '{"error": "it is late"}';;
-  silent) sleep 1000;;
+  complain) echo No clock. >&2; echo '{"error": "it is late"}';;
+  silent) echo > $FILE; sleep 1000;;
+  late) echo > $FILE; while [ ! -e $FILE.go ]; do sleep 0.01; done; echo '{"reward": 2}';;
   *) echo "{\"reward\": 1, \"extra_logs\": {\"pid\": $$}}";;
 esac; done)";
 
@@ -216,6 +219,14 @@ class AKeptAgent : public ::testing::Test {
   AKeptAgent() : process_(AgentOf("FILE=" + file_ + "; " + kLoop, /*kept=*/true), /*may_be_empty=*/true) {}
   AgentAnswer Play(const std::string& line) { return process_.Play(line, kOpen, {}).value(); }
   float Pid() { return Play("pid").reward->extra_logs.at("pid"); }
+  void PlayAndGiveUp(const std::string& line) {
+    std::stop_source stop;
+    const std::jthread stopper([&] {
+      while (!ReadFile(file_).ok()) absl::SleepFor(absl::Milliseconds(1));
+      stop.request_stop();
+    });
+    EXPECT_TRUE(absl::IsCancelled(process_.Play(line, kOpen, stop.get_token()).status()));
+  }
 
   const ScratchFolder scratch_;
   const std::string file_ = scratch_.path() + "/file";
@@ -241,6 +252,11 @@ TEST_F(AKeptAgent, IsStartedAgainWhereItHasFailed) {
   EXPECT_NE(Pid(), pid);
 }
 
+TEST_F(AKeptAgent, FailsWithItsWordsOfThisEpisode) {
+  EXPECT_EQ(Failure(Play("complain")), "error: it is late; No clock.");
+  EXPECT_EQ(Failure(Play("error")), "error: it is late");
+}
+
 TEST_F(AKeptAgent, IsToldToGoOn) {
   EXPECT_THAT(Failure(Play("leave")), AllOf(StartsWith("died: it has ended: exit code 0"), HasSubstr("agent.kept")));
 }
@@ -250,6 +266,21 @@ TEST_F(AKeptAgent, GivesNoEpisodeTheRewardOfAnother) {
   while (!ReadFile(file_).ok()) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_THAT(Failure(Play("pid")), AllOf(StartsWith("nonsense: "), HasSubstr("one line an episode")));
   EXPECT_EQ(Failure(Play("pid")), "");
+}
+
+TEST_F(AKeptAgent, PlaysOnWhereItAnswersSoonAfterItIsGivenUp) {
+  const float pid = Pid();
+  PlayAndGiveUp("late");
+  scratch_.Write("file.go", "");
+  const AgentAnswer next = Play("pid");
+  EXPECT_EQ(next.reward->value, 1) << "its own";
+  EXPECT_EQ(next.reward->extra_logs.at("pid"), pid);
+}
+
+TEST_F(AKeptAgent, IsStartedAgainWhereItDoesNotAnswerSoonAfterItIsGivenUp) {
+  const float pid = Pid();
+  PlayAndGiveUp("silent");
+  EXPECT_NE(Pid(), pid);
 }
 
 TEST_F(AKeptAgent, IsToldToWriteItsLineAtOnce) {

@@ -59,8 +59,14 @@ PromptAnswer AnswerOf(PlayedEpisode episode, const EpisodePlace& place) {
 
 class EpisodeAnswers final : public AnswerSource {
  public:
-  EpisodeAnswers(const RunConfig& config, std::unique_ptr<EpisodeServer> server, Cancellation* cancellation)
-      : config_(config), server_(std::move(server)), runs_(config, server_.get()), cancellation_(*cancellation) {}
+  // `lost` is cancelled where the rollout is gone.
+  EpisodeAnswers(const RunConfig& config, std::unique_ptr<EpisodeServer> server, Cancellation* cancellation,
+                 std::shared_ptr<Cancellation> lost)
+      : config_(config),
+        server_(std::move(server)),
+        runs_(config, server_.get()),
+        cancellation_(*cancellation),
+        lost_(std::move(lost)) {}
 
   absl::StatusOr<std::vector<PromptAnswer>> Draw(const DrawPlace& place, const GenerateHeader& header,
                                                  const std::vector<const PromptRecord*>& prompts, int64_t first,
@@ -74,6 +80,7 @@ class EpisodeAnswers final : public AnswerSource {
   const std::unique_ptr<EpisodeServer> server_;
   EpisodeRuns runs_;
   Cancellation& cancellation_;
+  const std::shared_ptr<Cancellation> lost_;
   EpisodeMetrics metrics_;
 };
 
@@ -118,9 +125,13 @@ absl::StatusOr<std::vector<PromptAnswer>> EpisodeAnswers::Draw(const DrawPlace& 
     return std::ssize(taken) < first;
   };
   std::stop_source stop;
-  const Cancellation::Scope told(&cancellation_, [&stop] { stop.request_stop(); });
+  const auto end = [&stop] { stop.request_stop(); };
+  const Cancellation::Scope on_cancel(&cancellation_, end), on_loss(lost_.get(), end);
   const absl::Status played = runs_.Play(tasks, take, stop.get_token());
-  if (absl::Status why = cancellation_.status(); absl::IsCancelled(played) && !why.ok()) return why;
+  if (stop.stop_requested()) {
+    QUARTET_RETURN_IF_ERROR(cancellation_.status());
+    QUARTET_RETURN_IF_ERROR(lost_->status());
+  }
   QUARTET_RETURN_IF_ERROR(played);
   for (size_t i = 0; std::ssize(taken) < first; ++i) QUARTET_RETURN_IF_ERROR(tell(with_failures.at(i)));
 
@@ -148,17 +159,20 @@ absl::StatusOr<std::unique_ptr<AnswerSource>> MakeAnswerSource(const RunConfig& 
   for (const int32_t id : config.rollout().stop_token_ids()) options.episode.end_token_ids.push_back(id);
   options.episode.max_len = LongestSequence(config);
   options.episode.max_turns = config.agent().max_turns();
-  options.episode.generate = [rollout](const GenerateHeader& header, const Prompt& prompt,
-                                       const std::stop_token& stop) -> absl::StatusOr<GeneratedSequence> {
-    QUARTET_ASSIGN_OR_RETURN(std::vector<GeneratedSequence> answer, rollout->Generate(header, {prompt}, {}, stop));
-    return std::move(answer.front());
+  auto lost = std::make_shared<Cancellation>();
+  options.episode.generate = [rollout, lost](const GenerateHeader& header, const Prompt& prompt,
+                                             const std::stop_token& stop) -> absl::StatusOr<GeneratedSequence> {
+    absl::StatusOr<std::vector<GeneratedSequence>> answer = rollout->Generate(header, {prompt}, {}, stop);
+    if (answer.ok()) return std::move(answer->front());
+    if (absl::IsUnavailable(answer.status())) lost->Cancel(answer.status());
+    return answer.status();
   };
   // Which an engine takes all.
   options.max_calls =
       std::clamp(config.rollout().max_num_seqs(), config.agent().processes(), config.rollout().max_calls());
   options.notice = std::move(notice);
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<EpisodeServer> server, EpisodeServer::Start(std::move(options)));
-  return std::make_unique<EpisodeAnswers>(config, std::move(server), cancellation);
+  return std::make_unique<EpisodeAnswers>(config, std::move(server), cancellation, std::move(lost));
 }
 
 }  // namespace quartet

@@ -17,8 +17,9 @@
 namespace quartet {
 
 // Where the answers of a run come from: its agent, if it has one, else the rollout. What it is given outlives it.
-// `notice` is told, from any thread, what a person should know of the agent's requests. Errors: the agent's
-// server cannot be started, the rollout's model cannot be read.
+// `notice` is told, from any thread, what a person should know of the agent's requests. A rollout that is gone
+// (UNAVAILABLE) ends a draw at once, agent or not. Errors: the agent's server cannot be started, the rollout's model
+// cannot be read.
 absl::StatusOr<std::unique_ptr<AnswerSource>> MakeAnswerSource(const RunConfig& config, const Tokenizer* tokenizer,
                                                                RolloutClient* rollout, Cancellation* cancellation,
                                                                std::function<void(const std::string&)> notice);

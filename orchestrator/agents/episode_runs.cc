@@ -182,11 +182,13 @@ absl::StatusOr<std::optional<FailedTry>> EpisodeRuns::Try(AgentProcess& process,
   const EpisodeRecord& record = episode->record;
   // An agent that says what it likes of an episode that we have spoilt.
   if (!record.policy.ok()) return FailedTry{EpisodeFailure::kPolicy, std::string(record.policy.message())};
-  if (!answer->failed.has_value()) return Missing(record);
-  if (answer->failed->kind == EpisodeFailure::kTimedOut && !record.no_room.empty()) {
-    absl::StrAppend(&answer->failed->why, "; it waited for the policy, which had no room: ", record.no_room);
+  std::optional<FailedTry> failed = answer->failed.has_value() ? std::move(answer->failed) : Missing(record);
+  if (!failed.has_value()) return failed;
+  if (failed->kind == EpisodeFailure::kTimedOut && !record.no_room.empty()) {
+    absl::StrAppend(&failed->why, "; it waited for the policy, which had no room: ", record.no_room);
   }
-  return std::move(answer->failed);
+  failed->why = WithLastWords(absl::InternalError(failed->why), answer->last_words).message();
+  return failed;
 }
 
 absl::Status EpisodeRuns::OfTask(const EpisodeTask& task, const absl::Status& status) const {

@@ -194,6 +194,17 @@ TEST_F(EpisodeRunsTest, FailWhereAnAgentHasNothingOfThePolicy) {
   EXPECT_THAT(Error(Tasks(1)), HasSubstr("no answer that it got of the policy has a token"));
 }
 
+TEST_F(EpisodeRunsTest, FailWithTheLastWordsOfTheAgentHoweverTheyFail) {
+  agent().set_max_tries(1);
+  for (const bool kept : {false, true}) {
+    agent().set_kept(kept);
+    for (const char* answer : {kIsWorth1, "echo '{\"error\": \"no browser\"}'", "echo nonsense"}) {
+      agent().set_command(absl::StrCat("while read -r line; do echo Where is the policy? >&2; ", answer, "; done"));
+      EXPECT_THAT(Error(Tasks(1)), HasSubstr("; it has written last:\nWhere is the policy?")) << answer;
+    }
+  }
+}
+
 TEST_F(EpisodeRunsTest, LeaveItToTheAgentWhatARefusalIsWorth) {
   agent().set_command(absl::StrCat(kAsks, "echo refused >> $OPENAI_BASE_URL; ", kIsWorth1));
   ASSERT_EQ(Play(Tasks(1)), absl::OkStatus());

@@ -127,11 +127,9 @@ absl::StatusOr<std::unique_ptr<AdvantageProgram>> AdvantageProgram::Start(const 
 }
 
 absl::Status AdvantageProgram::Named(const absl::Status& status) const {
-  const absl::Status named =
-      Prefixed(absl::StrCat("algorithm.advantage_command ", Quoted(algorithm_.advantage_command().command())), status);
-  const std::string words = process_ == nullptr ? "" : process_->LastErrorLines();
-  if (words.empty()) return named;
-  return absl::Status(named.code(), absl::StrCat(named.message(), "; it has written last:\n", words));
+  return WithLastWords(
+      Prefixed(absl::StrCat("algorithm.advantage_command ", Quoted(algorithm_.advantage_command().command())), status),
+      process_ == nullptr ? "" : process_->LastErrorLines());
 }
 
 absl::Status AdvantageProgram::Ask(int64_t step, std::vector<Experience>* batch, const std::stop_token& stop) {

@@ -86,12 +86,12 @@ class Command final : public RewardFunction {
           absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout), " (timeout_seconds)"));
     }
     if (absl::IsDataLoss(reply.status())) {
-      return WithLastWords(OutOfStep(program, reply.status().message()), *program.process);
+      return WithLastWords(OutOfStep(program, reply.status().message()), program.process->LastErrorLines());
     }
-    if (!reply.ok()) return WithLastWords(WithHint(reply.status()), *program.process);
+    if (!reply.ok()) return WithLastWords(WithHint(reply.status()), program.process->LastErrorLines());
     // Replies of {"error": ...} come from a program that is well; one that is not understood may not be.
     absl::StatusOr<json> said = ReadReplies(*reply, answers.size());
-    if (!said.ok()) return WithLastWords(said.status(), *program.process);
+    if (!said.ok()) return WithLastWords(said.status(), program.process->LastErrorLines());
     std::vector<absl::StatusOr<Reward>> rewards;
     for (size_t i = 0; i < answers.size(); ++i) {
       const json& one = (*said)[i];
@@ -153,12 +153,6 @@ class Command final : public RewardFunction {
                      "; a file that only defines a reward function is served by examples/rewards/reward_func.py"));
   }
 
-  static absl::Status WithLastWords(const absl::Status& status, PipedProcess& program) {
-    const std::string words = program.LastErrorLines();
-    if (words.empty() || absl::IsCancelled(status)) return status;
-    return absl::Status(status.code(), absl::StrCat(status.message(), "; it has written last:\n", words));
-  }
-
   // This thread's; else the first, where nobody has it yet; else none.
   absl::StatusOr<Program> TakeMine() {
     const std::lock_guard lock(mutex_);
@@ -182,7 +176,7 @@ class Command final : public RewardFunction {
                                  : std::string(WithHint(line.status()).message());
     first_is_wrong_ = WithLastWords(
         absl::InvalidArgumentError(absl::StrCat("before it was asked anything ", line.ok() ? "it " : "", what)),
-        *first_);
+        first_->LastErrorLines());
     return first_is_wrong_;
   }
 

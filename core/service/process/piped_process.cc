@@ -296,6 +296,11 @@ std::string PipedProcess::LastErrorLines() {
   return std::string(text.substr(begin == std::string_view::npos || begin == text.size() ? 0 : begin + 1));
 }
 
+void PipedProcess::ForgetErrorLines() {
+  ReadErrors();
+  said_.clear();
+}
+
 absl::Status PipedProcess::Await(bool writing, const Deadline& deadline, const std::stop_token& stop, bool* readable,
                                  bool* writable) {
   *readable = *writable = false;
@@ -388,6 +393,7 @@ absl::StatusOr<std::string> PipedProcess::Exchange(std::string_view left, size_t
     seen = read_.size();
     if (end != std::string::npos) {
       if (!left.empty()) return Unasked();
+      owes_reply_ = false;
       std::string reply = read_.substr(0, end);
       read_.erase(0, end + 1);
       return reply;
@@ -395,6 +401,7 @@ absl::StatusOr<std::string> PipedProcess::Exchange(std::string_view left, size_t
     bool readable, writable;
     QUARTET_RETURN_IF_ERROR(Await(!left.empty(), deadline, stop, &readable, &writable));
     if (writable) WriteSome(&left);
+    owes_reply_ = owes_reply_ || (writable && left.empty());
     bool more = true;
     if (readable) {
       QUARTET_ASSIGN_OR_RETURN(more, ReadSome(&read_, max_bytes));
@@ -429,6 +436,11 @@ absl::StatusOr<PipedProcess::Outcome> PipedProcess::Finish(std::string_view inpu
   }
   QUARTET_ASSIGN_OR_RETURN(outcome.exit, Reap(deadline, stop));
   return outcome;
+}
+
+absl::Status WithLastWords(const absl::Status& status, const std::string& words) {
+  if (status.ok() || words.empty() || absl::IsCancelled(status)) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; it has written last:\n", words));
 }
 
 }  // namespace quartet

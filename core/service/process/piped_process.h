@@ -64,12 +64,17 @@ class PipedProcess {
 
   // Sends `line` and a line end, and reads up to the next line end, which is left out. DEADLINE_EXCEEDED; CANCELLED
   // once `stop` is requested; RESOURCE_EXHAUSTED beyond `max_bytes`; ABORTED, saying how it has ended, where it has;
-  // DATA_LOSS where it has written anything before it was sent all of `line`. After an error it is of no more use.
+  // DATA_LOSS where it has written anything before it was sent all of `line`. After an error it is of no more use, but
+  // where it owes a reply.
   absl::StatusOr<std::string> Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
                                   const std::stop_token& stop);
+  // Whether it was asked, but its reply not waited for: that is the line that ReadLine reads.
+  bool owes_reply() const { return owes_reply_; }
 
   // The last lines that it has written to its standard error, as far as they are kept.
   std::string LastErrorLines();
+  // Keeps none of those that it has written until now.
+  void ForgetErrorLines();
 
   // The next line that it writes, without being asked. Errors as Ask, but DATA_LOSS.
   absl::StatusOr<std::string> ReadLine(size_t max_bytes, const Deadline& deadline, const std::stop_token& stop) {
@@ -108,7 +113,11 @@ class PipedProcess {
   int error_;         // -1: none
   std::string said_;  // the end of what came from it
   std::string read_;  // and not used yet
+  bool owes_reply_ = false;
   std::optional<ExitState> exit_;
 };
+
+// `status` with the last words of a program behind it, where it has any. OK and CANCELLED stay as they are.
+absl::Status WithLastWords(const absl::Status& status, const std::string& words);
 
 }  // namespace quartet
