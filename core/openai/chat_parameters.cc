@@ -56,9 +56,6 @@ absl::Status ReadTools(std::string_view chat_template, Parameters* parameters, O
     chat->request.form.calls = CallFormatOf(chat_template);
   }
   if (!has_tools) return absl::OkStatus();
-  if (chat->kwargs.contains("tools")) {
-    return ParameterError("tools", "is set, and chat_template_kwargs has tools, too; allowed: one of them");
-  }
   chat->kwargs["tools"] = *tools;
   chat->has_tools = true;
   return absl::OkStatus();
@@ -89,6 +86,10 @@ absl::Status ReadChatParameters(std::string_view chat_template, Parameters* para
   QUARTET_RETURN_IF_ERROR(ReadMessages(parameters, chat));
   if (const Json* given = parameters->Find("chat_template_kwargs")) {
     if (!given->is_object()) return Refused("chat_template_kwargs", *given, "an object");
+    if (given->contains("tools")) {
+      return ParameterError("chat_template_kwargs",
+                            "has tools, which would not be read in answers; allowed: the parameter tools");
+    }
     chat->kwargs = *given;
   }
   chat->request.form.thoughts = MessageForm::WritesThoughts(chat_template);

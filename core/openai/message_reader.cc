@@ -20,6 +20,8 @@ constexpr std::string_view kThought = "<think>", kThoughtEnd = "</think>";
 constexpr std::string_view kSpace = " \t\r\n";
 // Of a message; each is put through the template with those before it.
 constexpr size_t kMostCalls = 128;
+// Of a text, that are held at a time: what stands behind a mark is moved.
+constexpr size_t kPieceBytes = 4096;
 
 bool Has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
@@ -80,8 +82,10 @@ MessagePart MessageReader::Read(std::string_view text) {
     part.content = text;
     return part;
   }
-  held_ += text;
-  while (Step(&part)) {
+  for (; !text.empty(); text.remove_prefix(std::min(text.size(), kPieceBytes))) {
+    held_ += text.substr(0, kPieceBytes);
+    while (Step(&part)) {
+    }
   }
   return part;
 }
@@ -183,7 +187,7 @@ bool MessageReader::TellCalls(std::string_view written, MessagePart* part) {
   std::set<std::string> ids;
   for (const WrittenCall& call : *found) {
     std::string id = call.id;
-    for (size_t n = calls_.size() + calls.size(); !IsCallId(id) || IsTaken(id) || ids.contains(id); ++n) {
+    for (size_t n = calls_.size() + calls.size(); !IsCallId(id) || ids_.contains(id) || ids.contains(id); ++n) {
       id = MakeCallId(absl::StrCat(id_, "/", n));
     }
     ids.insert(id);

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -21,8 +20,6 @@ struct MessageForm {
   const CallFormat* calls = nullptr;  // null: calls stay text
   bool thoughts = false;              // those between <think> and </think>; else they stay text
   bool in_thought = false;            // the prompt has begun one
-  // Ids of the calls that the conversation has; null: none. No other call gets one of them.
-  std::shared_ptr<const std::set<std::string>> call_ids;
 
   // Whether the chat template writes back thoughts that it is given as reasoning_content.
   static bool WritesThoughts(std::string_view chat_template);
@@ -66,9 +63,6 @@ class MessageReader {
   // The first `bytes` of what is held are a part of a text, whose end may be white space that is left out.
   void Tell(size_t bytes, std::string* text);
   bool TellCalls(std::string_view written, MessagePart* part);
-  bool IsTaken(const std::string& id) const {
-    return ids_.contains(id) || (form_.call_ids != nullptr && form_.call_ids->contains(id));
-  }
   bool CanComeBack(const std::vector<nlohmann::ordered_json>& calls) const;
 
   MessageForm form_;

@@ -241,15 +241,18 @@ TEST(MessageReader, GivesEachCallAnIdOfItsOwnThatFollowsFromTheAnswers) {
   EXPECT_EQ(own[0], "abcDEF123");
   EXPECT_TRUE(IsCallId(own[1]) && own[1] != own[0]);
   EXPECT_TRUE(IsCallId(own[2]) && own[2] != own[1]);
-  // Nor is one that the conversation has, which models copy.
-  MessageForm form = FormOf(*mistral);
-  form.call_ids = std::make_shared<const std::set<std::string>>(std::set<std::string>{"abcDEF123", first[0]});
-  MessageReader reader(form, *mistral, "a");
-  reader.Read(R"([TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "abcDEF123"}])");
-  const MessagePart copied = reader.Finish(true);
-  ASSERT_THAT(copied.calls, SizeIs(1));
-  EXPECT_TRUE(IsCallId(copied.calls[0].at("id").get<std::string>()));
-  EXPECT_FALSE(form.call_ids->contains(copied.calls[0].at("id")));
+}
+
+TEST(MessageReader, ReadsLongTexts) {
+  const auto qwen = LoadChatModel("qwen");
+  const std::string thought(10000, 't'), words(4090, 'w'), argument(9000, 'a');
+  const MessagePart part = ReadMessage(
+      *qwen, absl::StrCat("<think>", thought, "</think>", words,
+                          "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"", argument, "\"}}</tool_call>"));
+  EXPECT_EQ(part.reasoning, thought);
+  EXPECT_EQ(part.content, words);
+  ASSERT_THAT(part.calls, SizeIs(1));
+  EXPECT_THAT(part.calls[0].at("function").at("arguments").get<std::string>(), testing::HasSubstr(argument));
 }
 
 TEST(MessageReader, TellsThoughtsApart) {

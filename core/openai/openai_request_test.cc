@@ -219,8 +219,12 @@ TEST(OpenAiRequest, GivesToolsToTheTemplateAndReadsCallsWhereTheModelMayMakeThem
                           json{{"function", {{"name", 1}}}}, json{{"type", "custom"}, {"function", {{"name", "f"}}}}}) {
     refused({{"tools", json::array({tool, bad})}}, "tools[1]", "allowed: a list of", model);
   }
-  refused({{"tools", tools}, {"chat_template_kwargs", {{"tools", tools}}}}, "tools",
-          "chat_template_kwargs has tools, too", model);
+  for (const json& more : {json::object(), json{{"tools", tools}}}) {
+    json both = more;
+    both["chat_template_kwargs"] = {{"tools", tools}};
+    refused(both, "chat_template_kwargs", "has tools, which would not be read in answers; allowed: the parameter tools",
+            model);
+  }
   std::filesystem::path folder = testing::TempDir() + "/without_tools";
   std::filesystem::create_directories(folder);
   std::filesystem::copy_file("core/tokenizer/testdata/byte_level/tokenizer.json", folder / "tokenizer.json",
@@ -250,12 +254,13 @@ TEST(OpenAiRequest, KeepsTheOrderOfTheKeysOfCallsAndTools) {
         /*chat=*/true,
         R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [{"id": "1", )"
         R"("function": {"name": "f", "arguments": )" +
-            arguments + R"(}}]}], "chat_template_kwargs": {"tools": [{"z": 1, "a": {"y": 2, "b": 3}}]}})",
+            arguments + R"(}}]}], "tools": [{"function": {"name": "f", "y": 2, "b": 3}, "a": 1}]})",
         model, kSeed);
     EXPECT_TRUE(request.ok()) << request.status();
     return request.ok() ? tokenizer->Decode(Ids(request->prompts[0]), false) : "";
   };
-  const std::string want = R"([{"z": 1, "a": {"y": 2, "b": 3}}]hi{"z": 1, "k": {"y": [2], "b": 3}, "a": 0})";
+  const std::string want =
+      R"([{"function": {"name": "f", "y": 2, "b": 3}, "a": 1}]hi{"z": 1, "k": {"y": [2], "b": 3}, "a": 0})";
   EXPECT_EQ(read(R"({"z": 1, "k": {"y": [2], "b": 3}, "a": 0})"), want);
   EXPECT_EQ(read(R"("{\"z\": 1, \"k\": {\"y\": [2], \"b\": 3}, \"a\": 0}")"), want);
 }

@@ -182,7 +182,7 @@ absl::StatusOr<EpisodeRequest> Episode::Begin(std::vector<ChatMessage> messages,
 
 void Episode::Answered(int64_t turn, DrawnAnswer drawn, ChatMessage message) {
   QUARTET_CHECK(turn >= 0 && turn < static_cast<int64_t>(turns_.size()) && !turns_[turn].answered);
-  QUARTET_CHECK(drawn.log_probs.size() == drawn.ids.size() && drawn.policy_versions.size() == drawn.ids.size());
+  QUARTET_CHECK(drawn.log_probs.size() == drawn.ids.size());
   std::vector<int64_t>& same = told_[Told(message)];
   same.insert(std::upper_bound(same.begin(), same.end(), turn), turn);
   turns_[turn].drawn = std::move(drawn);
@@ -360,7 +360,6 @@ std::vector<EpisodeSequence> Episode::Sequences() const {
       trained[on_path] = true;
       Append(drawn.log_probs, &sequence.log_probs);
       Append(drawn.sampled_log_probs, &sequence.sampled_log_probs);
-      Append(drawn.policy_versions, &sequence.policy_versions);
     }
   }
   return sequences;

@@ -30,7 +30,6 @@ struct DrawnAnswer {
   // One an id each: of the whole distribution, and of what was drawn from, after penalties and truncation.
   std::vector<float> log_probs;
   std::vector<float> sampled_log_probs;
-  std::vector<uint64_t> policy_versions;
 };
 
 // What an episode leaves to train on.
@@ -42,7 +41,6 @@ struct EpisodeSequence {
   // One an action each.
   std::vector<float> log_probs;
   std::vector<float> sampled_log_probs;
-  std::vector<uint64_t> policy_versions;
 };
 
 // The requests of one agent and the answers to them, as a tree of turns: a turn goes on from another where its prompt

@@ -23,13 +23,6 @@ TokenSequence TokensOf(const EpisodeSequence& sequence) {
   return tokens;
 }
 
-AgentReward RewardOf(const Reward& reward) {
-  AgentReward of_agent = {.reward = reward.value};
-  if (reward.score.has_value()) of_agent.score = *reward.score;
-  for (const auto& [name, value] : reward.extra_logs) of_agent.extra_logs[name] = value;
-  return of_agent;
-}
-
 PromptAnswer AnswerOf(PlayedEpisode episode, const EpisodePlace& place) {
   PromptAnswer answer = {.prompt = static_cast<uint64_t>(place.row), .sample = static_cast<uint64_t>(place.sample)};
   if (!episode.dropped.ok()) {
@@ -53,7 +46,7 @@ PromptAnswer AnswerOf(PlayedEpisode episode, const EpisodePlace& place) {
       record.turns[order.back()].dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   answer.response = std::move(record.response);
   answer.truncated = record.truncated;
-  answer.agent = episode.reward.has_value() ? RewardOf(*episode.reward) : AgentReward();
+  answer.agent = std::move(episode.reward).value_or(Reward());
   return answer;
 }
 

@@ -23,13 +23,14 @@ using ::testing::StartsWith;
 
 // Asks the policy once, and goes on for long where that is an error.
 constexpr char kAgent[] = R"(python3 -c '
-import json, sys, time, urllib.request
+import json, sys, time, urllib.error, urllib.request
 episode = json.loads(sys.stdin.readline())
 request = urllib.request.Request(episode["base_url"] + "/chat/completions", data=b"{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}",
                                  headers={"Authorization": "Bearer " + episode["api_key"], "Content-Type": "application/json"})
 try:
     urllib.request.urlopen(request).read()
-except Exception:
+except urllib.error.HTTPError as error:
+    print(error.read().decode(), file=sys.stderr, flush=True)
     time.sleep(10000)
 print(json.dumps({"reward": 1}))
 ')";

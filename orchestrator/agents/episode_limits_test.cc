@@ -10,6 +10,7 @@
 #include <latch>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -38,7 +39,24 @@ absl::Status WaitFor(const std::stop_token& token) {
   return absl::CancelledError("given up");
 }
 
-using EpisodeLimitsTest = ServedAgents;
+class EpisodeLimitsTest : public ServedAgents {
+ protected:
+  // An episode is open, and a call of it under way, until it is given up.
+  void StartWithACall() {
+    Start([this](const std::string&, const std::stop_token& give_up) -> absl::StatusOr<std::string> {
+      asked_.set_value();
+      return WaitFor(give_up);
+    });
+    episode_ = server_->Open(1);
+    client_.emplace(PortOf(episode_));
+    Begin(*client_, episode_);
+    asked_.get_future().wait();
+  }
+
+  std::promise<void> asked_;
+  OpenEpisode episode_;
+  std::optional<HttpClient> client_;
+};
 
 TEST_F(EpisodeLimitsTest, TrainsOnNothingThatItsClientDidNotWaitFor) {
   std::promise<void> asked;
@@ -219,31 +237,15 @@ TEST_F(EpisodeLimitsTest, AnswersWhoHasItsKeyWhileItIsOpen) {
 }
 
 TEST_F(EpisodeLimitsTest, GivesUpWhatIsUnderWayWhenItIsClosed) {
-  std::promise<void> asked;
-  Start([&](const std::string&, const std::stop_token& give_up) -> absl::StatusOr<std::string> {
-    asked.set_value();
-    return WaitFor(give_up);
-  });
-  const OpenEpisode episode = server_->Open(1);
-  HttpClient client(PortOf(episode));
-  Begin(client, episode);
-  asked.get_future().wait();
-  const EpisodeRecord record = server_->Close(episode.key);
-  EXPECT_EQ(client.Read().status, 404);
+  StartWithACall();
+  const EpisodeRecord record = server_->Close(episode_.key);
+  EXPECT_EQ(client_->Read().status, 404);
   EXPECT_TRUE(record.policy.ok()) << record.policy;
   EXPECT_EQ(record.calls + record.refused, 0);
 }
 
 TEST_F(EpisodeLimitsTest, EndsWithCallsUnderWay) {
-  std::promise<void> asked;
-  Start([&](const std::string&, const std::stop_token& give_up) -> absl::StatusOr<std::string> {
-    asked.set_value();
-    return WaitFor(give_up);
-  });
-  const OpenEpisode episode = server_->Open(1);
-  HttpClient client(PortOf(episode));
-  Begin(client, episode);
-  asked.get_future().wait();
+  StartWithACall();
   server_.reset();
 }
 

@@ -51,7 +51,6 @@ int64_t CountUntrained(const std::vector<EpisodeSequence>& sequences, const std:
   int64_t wrong = 0;
   for (const EpisodeSequence& sequence : sequences) {
     if (sequence.is_action.size() != sequence.ids.size() ||
-        sequence.policy_versions.size() != sequence.log_probs.size() ||
         std::ranges::count(sequence.is_action, true) != static_cast<int64_t>(sequence.log_probs.size())) {
       return token_of.size();
     }
@@ -68,7 +67,7 @@ int64_t CountUntrained(const std::vector<EpisodeSequence>& sequences, const std:
         in_place = false;
       }
       in_place = in_place && sequence.ids[at] == of.drawn.ids[k];
-      if (in_place && sequence.policy_versions[action] == of.drawn.policy_versions[k]) ++trained[turn][k];
+      if (in_place) ++trained[turn][k];
       ++action;
     }
   }
@@ -88,7 +87,6 @@ std::vector<EpisodeSequence> EncodedAgain(const Tokenizer& tokenizer, const std:
     sequence.is_action.resize(sequence.ids.size(), false);
     const int64_t actions = std::ranges::count(sequence.is_action, true);
     sequence.log_probs.assign(turn.drawn.log_probs.begin(), turn.drawn.log_probs.begin() + actions);
-    sequence.policy_versions.assign(actions, turn.drawn.policy_versions[0]);
     sequences.push_back(std::move(sequence));
   }
   return sequences;
@@ -111,7 +109,6 @@ class RandomEpisode {
     Open();
     const int steps = 10 + Below(20);
     for (int step = 0; step < steps; ++step) {
-      if (Chance(0.1)) ++version_;
       const int what = Below(10);
       if (what < 4) {
         Ask(Chance(0.7) ? threads_.size() - 1 : Below(threads_.size()));
@@ -331,10 +328,7 @@ class RandomEpisode {
         message["content"] = "\n " + message["content"].get<std::string>() + " ";
       }
     }
-    for (size_t i = 0; i < drawn.ids.size(); ++i) {
-      drawn.log_probs.push_back(-++drawn_);
-      drawn.policy_versions.push_back(version_);
-    }
+    for (size_t i = 0; i < drawn.ids.size(); ++i) drawn.log_probs.push_back(-++drawn_);
     return {message, drawn};
   }
 
@@ -383,7 +377,6 @@ class RandomEpisode {
   std::set<ChatMessage> answers_;
   int words_ = 0;
   float drawn_ = 0;
-  uint64_t version_ = 1;
 };
 
 // By name: the templates here, or those in the folder QUARTET_TEMPLATES, and the one that transformers was asked about,

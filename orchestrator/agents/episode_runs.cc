@@ -187,7 +187,7 @@ absl::StatusOr<std::optional<FailedTry>> EpisodeRuns::Try(AgentProcess& process,
   if (failed->kind == EpisodeFailure::kTimedOut && !record.no_room.empty()) {
     absl::StrAppend(&failed->why, "; it waited for the policy, which had no room: ", record.no_room);
   }
-  failed->why = WithLastWords(absl::InternalError(failed->why), answer->last_words).message();
+  failed->why = std::string(WithLastWords(absl::InternalError(failed->why), answer->last_words).message());
   return failed;
 }
 

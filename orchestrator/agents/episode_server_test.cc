@@ -58,7 +58,6 @@ TEST_F(EpisodeServerTest, AnswersAnAgentAndKeepsWhatWasDrawn) {
   EXPECT_FALSE(record.truncated);
   ASSERT_THAT(record.sequences, SizeIs(1));
   EXPECT_EQ(Text(record.sequences[0], true), "the answer 1<|end|>the answer 2<|end|>");
-  EXPECT_THAT(record.sequences[0].policy_versions, ::testing::Each(7));
   EXPECT_THAT(record.sequences[0].sampled_log_probs, AllOf(SizeIs(26), ::testing::Each(-0.5F)));
   ASSERT_THAT(record.turns, SizeIs(1));
   EXPECT_EQ(json(record.turns[0]), json::array({Message("user", "2 and 2?"), Message("assistant", "the answer 1"),

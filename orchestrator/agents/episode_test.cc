@@ -57,7 +57,6 @@ class Played {
     if (end) drawn.ids.push_back(*end);
     drawn.log_probs.assign(drawn.ids.size(), -1);
     drawn.sampled_log_probs.assign(drawn.ids.size(), -0.5F);
-    drawn.policy_versions.assign(drawn.ids.size(), 7);
     Ids ids = drawn.ids;
     episode_.Answered(request.turn, std::move(drawn), message);
     return ids;
@@ -139,7 +138,6 @@ TEST(Episode, GoesOnFromTheIdsThatWereDrawnHoweverTheyWouldBeEncoded) {
   EXPECT_EQ(sequences[0].is_action, is_action);
   EXPECT_EQ(sequences[0].log_probs.size(), drawn.size() + last.size());
   EXPECT_EQ(sequences[0].sampled_log_probs.size(), drawn.size() + last.size());
-  EXPECT_EQ(sequences[0].policy_versions.size(), drawn.size() + last.size());
 }
 
 TEST(Episode, KeepsTheEndTokenOfTheTemplateAsContextBehindAnAnswerThatWasCut) {

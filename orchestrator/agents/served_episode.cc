@@ -65,8 +65,7 @@ DrawnAnswer DrawnOf(const GeneratedSequence& drawn) {
   const auto& ids = drawn.tokens().ids();
   return {.ids = {ids.end() - drawn.log_probs_size(), ids.end()},
           .log_probs = {drawn.log_probs().begin(), drawn.log_probs().end()},
-          .sampled_log_probs = {drawn.sampled_log_probs().begin(), drawn.sampled_log_probs().end()},
-          .policy_versions = {drawn.policy_versions().begin(), drawn.policy_versions().end()}};
+          .sampled_log_probs = {drawn.sampled_log_probs().begin(), drawn.sampled_log_probs().end()}};
 }
 
 // The JSON text of it as OpenAI's interface has it.

@@ -3,12 +3,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/rewards/reward.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/data/prompts.h"
 #include "proto/experience.pb.h"
@@ -17,13 +17,6 @@
 #include "proto/scorer.pb.h"
 
 namespace quartet {
-
-// What an agent says that its episode is worth.
-struct AgentReward {
-  double reward = 0;
-  std::optional<double> score;              // what groups are filtered by, and whether it is right (from 1 on)
-  std::map<std::string, float> extra_logs;  // further figures
-};
 
 // An answer to a prompt; where an agent asks, its whole episode.
 struct PromptAnswer {
@@ -35,10 +28,10 @@ struct PromptAnswer {
   // Of the whole distribution; and of what was drawn from, after penalties and truncation.
   std::vector<float> log_probs;
   std::vector<float> sampled_log_probs;
-  std::string response;      // decoded, without special tokens; of an episode its last answer
-  bool truncated = false;    // that one, by a limit
-  std::string conversation;  // of an episode: the messages of the last sequence, with the last answer, a JSON list
-  std::optional<AgentReward> agent;
+  std::string response;         // decoded, without special tokens; of an episode its last answer
+  bool truncated = false;       // that one, by a limit
+  std::string conversation;     // of an episode: the messages of the last sequence, with the last answer, a JSON list
+  std::optional<Reward> agent;  // of an episode: what the agent says; it is right with a score of at least 1
 
   int64_t action_tokens() const { return static_cast<int64_t>(log_probs.size()); }
 };

@@ -76,8 +76,8 @@ absl::StatusOr<std::optional<bool>> IsRight(const RewardConfig& reward, const st
 }
 
 // Beside what the sources of the reward say.
-void AddAgentReward(const AgentReward& agent, EvaluatedAnswer* answer) {
-  answer->reward += agent.reward;
+void AddAgentReward(const Reward& agent, EvaluatedAnswer* answer) {
+  answer->reward += agent.value;
   if (agent.score.has_value()) answer->right = answer->right.value_or(true) && *agent.score >= 1;
 }
 

@@ -38,10 +38,10 @@ GenerateHeader HeaderOf(const RunConfig& config, int64_t step, int64_t draw, uin
 }
 
 // Beside what the sources of the reward give.
-void AddAgentReward(const AgentReward& agent, Experience* e) {
-  e->reward = AddRewards(std::array{e->reward, agent.reward});
-  e->score = AddRewards(std::array{e->score, agent.score.value_or(agent.reward)});
-  e->reward_parts[kAgent] = static_cast<float>(agent.reward);
+void AddAgentReward(const Reward& agent, Experience* e) {
+  e->reward = AddRewards(std::array<double, 2>{e->reward, agent.value});
+  e->score = AddRewards(std::array<double, 2>{e->score, agent.score.value_or(agent.value)});
+  e->reward_parts[kAgent] = agent.value;
   for (const auto& [name, value] : agent.extra_logs) e->extra_logs[absl::StrCat(kAgent, "/", name)] = value;
 }
 
