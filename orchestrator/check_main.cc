@@ -6,13 +6,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/origins/origins.h"
 #include "core/config/services.h"
-#include "core/hardware/cuda_driver.h"
-#include "core/hardware/topology.h"
-#include "orchestrator/launch/launch_plan.h"
+#include "orchestrator/launch/launch_here.h"
 #include "orchestrator/launch/service_launcher.h"
 #include "orchestrator/preflight/preflight.h"
 #include "orchestrator/session/run_program.h"
@@ -42,36 +39,6 @@ class Workspace {
   std::string path_;
 };
 
-// All of them on this host, without models, for as long as what is returned lives.
-absl::StatusOr<std::unique_ptr<ServiceLauncher>> StartHere(const std::string& folder,
-                                                           const std::vector<std::string>& services, RunConfig* config,
-                                                           TerminalView& view, Cancellation& cancellation) {
-  const std::string config_path = folder + "/check.textproto", programs = ServiceLauncher::DefaultProgramsFolder();
-  QUARTET_RETURN_IF_ERROR(AtomicWriteFile(config_path, PrintRunConfig(*config)));
-  const HostTopology topology = ReadTopology();
-  QUARTET_ASSIGN_OR_RETURN(std::vector<RankLaunch> plan,
-                           MakeLaunchPlan(*config, services, topology, programs, {"--config=" + config_path}));
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
-    WithinVisibleGpus(visible, VisibleGpus(), topology, &plan);
-  }
-  view.Begin("starting services without models", static_cast<int64_t>(services.size()));
-  absl::StatusOr<std::unique_ptr<ServiceLauncher>> launcher = ServiceLauncher::Start(
-      {.services = services,
-       .programs_folder = programs,
-       .plan = std::move(plan),
-       .config_path = config_path,
-       .logs_folder = folder,
-       .arguments = {"--check"},
-       .cancellation = &cancellation,
-       .on_loading = [&view](int64_t up, const std::string& loading) { view.Progress(up, loading); }});
-  view.End();
-  QUARTET_RETURN_IF_ERROR(launcher.status());
-  for (const auto& [service, address] : (*launcher)->addresses()) {
-    MutablePlacementOf(config, service)->set_listen(address);
-  }
-  return launcher;
-}
-
 absl::Status Check(const CheckFlags& flags, TerminalView& view, Cancellation& cancellation) {
   QUARTET_ASSIGN_OR_RETURN(RunConfig config, LoadRunConfig(flags.sources, ""));
   const std::vector<std::string> services = ServicesOf(flags.sources.program, config);
@@ -96,7 +63,11 @@ absl::Status Check(const CheckFlags& flags, TerminalView& view, Cancellation& ca
     }
     QUARTET_ASSIGN_OR_RETURN(config, LoadRunConfig(flags.sources, "", ServiceLauncher::Defaults(services)));
     if (workspace.path().empty()) return absl::UnavailableError("cannot make a folder for temporary files (TMPDIR)");
-    QUARTET_ASSIGN_OR_RETURN(launcher, StartHere(workspace.path(), services, &config, view, cancellation));
+    QUARTET_ASSIGN_OR_RETURN(launcher, LaunchHere({.services = services,
+                                                   .config_path = workspace.path() + "/check.textproto",
+                                                   .logs_folder = workspace.path(),
+                                                   .arguments = {"--check"}},
+                                                  "starting services without models", &config, view, cancellation));
   }
   QUARTET_ASSIGN_OR_RETURN(const PreflightFacts facts, AskForFacts(config, services, view, cancellation));
   return ReportPreflight(config, facts, view);

@@ -17,6 +17,7 @@
 #include "core/base/status_macros.h"
 #include "core/cancellation/cancellation.h"
 #include "core/command_line/command_line.h"
+#include "core/network/host_name.h"
 #include "core/run_folder/control_folder.h"
 #include "core/run_folder/run_start.h"
 #include "core/terminal/interrupt_watch.h"
@@ -46,11 +47,7 @@ std::string ProgramsIn(const std::string& bundle) {
 }
 
 // Whether a run that `holder` works for does so on this host.
-bool IsHere(const std::string& holder) {
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
-  return absl::StrContains(holder, absl::StrCat(" on ", host, ","));
-}
+bool IsHere(const std::string& holder) { return absl::StrContains(holder, absl::StrCat(" on ", HostName(), ",")); }
 
 // What the run is to be asked for, one after the other. INVALID_ARGUMENT: the flags do not fit it.
 absl::StatusOr<std::vector<ControlRequest>> RequestsOf(const UpgradeFlags& flags, const RunStatus& run,

@@ -190,8 +190,7 @@ absl::StatusOr<WeightManifest> BuildManifest(uint64_t version, Dtype dtype, cons
   }
 
   for (int i = 0; i < manifest.tensors_size(); ++i) {
-    int64_t numel = 1;
-    for (int64_t size : manifest.tensors(i).shape()) numel *= size;
+    const int64_t numel = NumelOf(manifest.tensors(i).shape());
     std::sort(covered[i].begin(), covered[i].end());
     int64_t next = 0;
     bool once = true;

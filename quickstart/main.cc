@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
+#include "core/base/division.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/field_paths.h"
@@ -76,7 +77,7 @@ int64_t LargestGroupBytes(int64_t bytes_per_parameter, int64_t ranks) {
     for (const ParameterGroup& group : MakeParameterLayout(config, head).groups) {
       int64_t bytes = ranks * kAlignment;
       for (const ParameterSpec& parameter : group.parameters) {
-        bytes += (parameter.numel() * bytes_per_parameter + kAlignment - 1) / kAlignment * kAlignment;
+        bytes += RoundUp(parameter.numel() * bytes_per_parameter, kAlignment);
       }
       largest = std::max(largest, bytes);
     }

@@ -1,6 +1,5 @@
 // Generates from token ids without a service: for looking at a model, comparing and measuring.
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <limits>
@@ -15,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/comm/store/local_store.h"
 #include "core/command_line/command_line.h"
 #include "core/data/json.h"
@@ -143,7 +143,7 @@ absl::Status Generate(const Flags& flags) {
   auto engine = RolloutEngine::Load(options, context, &ledger, tokenizer.get());
   if (!engine.ok()) return InFlags(engine.status());
   std::map<std::pair<uint64_t, int32_t>, GeneratedSequence> results;
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch generation;
   absl::Status status = (*engine)->Check(sampling);
   for (const GenerationTask& task : tasks) {
     if (status.ok()) status = (*engine)->Check(sampling, task);
@@ -165,7 +165,7 @@ absl::Status Generate(const Flags& flags) {
     }
   }
   QUARTET_RETURN_IF_ERROR(status);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = generation.Seconds();
   for (const auto& [key, sequence] : results) {
     nlohmann::json out = {{"prompt", key.first}, {"sample", key.second}};
     for (int i = 0; i < sequence.tokens().ids_size(); ++i) {

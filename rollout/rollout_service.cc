@@ -20,15 +20,16 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/time/civil_time.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/fail_point.h"
+#include "core/base/hash_text.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/config/services.h"
 #include "core/config/template_date.h"
 #include "core/generation/stop_strings.h"
@@ -343,10 +344,10 @@ class RolloutService final : public RankService,
       uint64_t hash = 0;
       for (size_t rank = first; rank < first + together; ++rank) hash += woken[rank].base_hash();
       if (hash == base_hash) continue;
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "the model in %s is another than when the rollout was started (its hash is %016x, it was %016x): the "
-          "adapters that it has do not belong to it",
-          engine().adapters()->base_folder, hash, base_hash));
+      return absl::FailedPreconditionError(absl::StrCat("the model in ", engine().adapters()->base_folder,
+                                                        " is another than when the rollout was started (its hash is ",
+                                                        HashText(hash), ", it was ", HashText(base_hash),
+                                                        "): the adapters that it has do not belong to it"));
     }
     return absl::OkStatus();
   }
@@ -385,15 +386,15 @@ class RolloutService final : public RankService,
     QUARTET_RETURN_IF_ERROR(FailPoint("rollout.commit"));
     VersionHeader header;
     header.set_version(version);
-    Deadline::Clock::time_point held{};
+    std::optional<Stopwatch> pause;
     QUARTET_RETURN_IF_ERROR(dispatcher_.Quietly(GoneOf(context), [&] {
-      held = Deadline::Clock::now();
+      pause.emplace();
       const std::lock_guard weights_lock(weights_mutex_);
       return RunOnAll<Nothing>(group_, kCommitMethod, header, DeadlineOf(*context)).status();
     }));
     verified_version_ = 0;
     reply->set_policy_version(version);
-    reply->set_pause_seconds(std::chrono::duration<double>(Deadline::Clock::now() - held).count());
+    reply->set_pause_seconds(pause->Seconds());
     QUARTET_LOG(kInfo) << "weights are version " << version << " now";
     return absl::OkStatus();
   }

@@ -11,8 +11,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
+#include "core/base/division.h"
+#include "core/base/hash_text.h"
 #include "core/base/status_macros.h"
 #include "core/errors/exceptions.h"
 #include "core/hardware/bf16.h"
@@ -26,14 +26,6 @@
 
 namespace quartet {
 namespace {
-
-std::string ShapeName(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
-
-int64_t Numel(const TensorEntry& entry) {
-  int64_t numel = 1;
-  for (const int64_t size : entry.shape()) numel *= size;
-  return numel;
-}
 
 // Of a connection, two chunks: 2 GiB/s over a round trip of a millisecond, and memory that no plan has to know.
 constexpr int kMostUnreadBytes = 2 << 20;
@@ -76,7 +68,7 @@ class SourcePull {
   std::vector<SourcePull> Divided(int64_t parts, int64_t element_bytes) const {
     int64_t numel = 0;
     for (const Destination& destination : wanted_) numel += destination.elements.numel();
-    const int64_t most = std::max<int64_t>(1, (numel + parts - 1) / parts);
+    const int64_t most = std::max<int64_t>(1, CeilDivide(numel, parts));
     std::vector<SourcePull> divided;
     int64_t room = 0;  // in the last one
     for (const Destination& destination : wanted_) {
@@ -198,8 +190,8 @@ absl::Status CheckKind(const WeightManifest& manifest, const AdapterConfig* adap
   }
   const AdapterManifest& sent = manifest.adapters();
   if (sent.base_hash() != base_hash) {
-    return refuse(absl::StrFormat(" are adapters of another model (its hash: %016x) than the rollout has in %s (%016x)",
-                                  sent.base_hash(), adapters->base_folder, base_hash));
+    return refuse(" are adapters of another model (its hash: ", HashText(sent.base_hash()),
+                  ") than the rollout has in ", adapters->base_folder, " (", HashText(base_hash), ")");
   }
   if (sent.scale() != adapters->scale) {
     return refuse(" are adapters that are added times ", sent.scale(), ", and the rollout adds its own times ",
@@ -236,8 +228,8 @@ absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<Par
     }
     const std::vector<int64_t> shape(it->second->shape().begin(), it->second->shape().end());
     if (shape != tensor.stored_shape()) {
-      return absl::FailedPreconditionError(absl::StrCat(who, ": tensor ", tensor.name, " has shape ", ShapeName(shape),
-                                                        "; this model's is ", ShapeName(tensor.stored_shape())));
+      return absl::FailedPreconditionError(absl::StrCat(who, ": tensor ", tensor.name, " has shape ", ShapeText(shape),
+                                                        "; this model's is ", ShapeText(tensor.stored_shape())));
     }
     published.erase(it);
   }
@@ -260,10 +252,10 @@ absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<Par
                                                           range.rows(), " rows of ", entry.name(),
                                                           "; allowed: runs of elements"));
       }
-      if (range.begin() < 0 || range.count() < 1 || range.begin() > Numel(entry) - range.count()) {
+      if (range.begin() < 0 || range.count() < 1 || range.begin() > NumelOf(entry.shape()) - range.count()) {
         return absl::FailedPreconditionError(absl::StrCat(who, ": source ", source.endpoint(), " has elements ",
                                                           range.begin(), " + ", range.count(), " of ", entry.name(),
-                                                          ", which has ", Numel(entry)));
+                                                          ", which has ", NumelOf(entry.shape())));
       }
       covered[range.tensor()].emplace_back(range.begin(), range.count());
     }
@@ -279,7 +271,7 @@ absl::Status CheckManifest(const WeightManifest& manifest, const std::vector<Par
       }
       next = begin + count;
     }
-    if (next != Numel(manifest.tensors(i))) {
+    if (next != NumelOf(manifest.tensors(i).shape())) {
       return absl::FailedPreconditionError(
           absl::StrCat(who, ": element ", next, " of ", manifest.tensors(i).name(), " has no source"));
     }
@@ -370,9 +362,9 @@ absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<std::
   for (int i = 0; i < manifest.tensors_size(); ++i) {
     const auto check = [&](const std::string& who, uint64_t hash) {
       if (hash == manifest.tensors(i).hash()) return absl::OkStatus();
-      return absl::DataLossError(absl::StrFormat(
-          "%sweight version %d: tensor %s arrived with hash %016x, was published with %016x; the weights in use stay",
-          who, manifest.version(), manifest.tensors(i).name(), hash, manifest.tensors(i).hash()));
+      return absl::DataLossError(absl::StrCat(
+          who, "weight version ", manifest.version(), ": tensor ", manifest.tensors(i).name(), " arrived with hash ",
+          HashText(hash), ", was published with ", HashText(manifest.tensors(i).hash()), "; the weights in use stay"));
     };
     uint64_t sum = 0;
     for (size_t rank = 0; rank < ranks.size(); ++rank) {

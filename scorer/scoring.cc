@@ -10,9 +10,9 @@
 #include "core/base/status_macros.h"
 #include "core/errors/shown.h"
 #include "core/rewards/labels/labels.h"
+#include "core/rl/options/token_arrays.h"
 #include "core/rl/rewards.h"
 #include "core/service/rpc/wire_text.h"
-#include "core/training/batch/batch_check.h"
 
 namespace quartet {
 

@@ -11,9 +11,6 @@ import re
 import subprocess
 import sys
 
-# A configuration's fields, their defaults and what must hold between them know each other.
-ONE_ROOM = {"core/config/batches": "core/config", "core/config/checks": "core/config"}
-
 
 def lines(*command):
     return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout.splitlines()
@@ -26,10 +23,6 @@ def sources_in_no_rule(sources):
     return [file for file in sources if file not in named]
 
 
-def room(folder):
-    return ONE_ROOM.get(folder, folder)
-
-
 def folders_included(sources):
     """Of each folder those whose headers it includes, with the first file that does; tests and test doubles aside."""
     included = collections.defaultdict(dict)
@@ -39,8 +32,8 @@ def folders_included(sources):
             continue
         with open(file) as text:
             for header in re.findall(r'^#include "([^"]+)"', text.read(), re.M):
-                own, other = room(os.path.dirname(file)), room(os.path.dirname(header))
-                if other != own and os.path.dirname(header) in known and "/testing" not in header:
+                own, other = os.path.dirname(file), os.path.dirname(header)
+                if other != own and other in known and "/testing" not in header:
                     included[own].setdefault(other, f"{file} includes {header}")
     return included
 

@@ -7,13 +7,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <random>
+#include <limits>
 #include <system_error>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/base/fd.h"
+#include "core/base/input_file.h"
+#include "core/base/random.h"
+#include "core/base/status_macros.h"
 
 namespace quartet {
 namespace {
@@ -23,40 +28,29 @@ absl::Status OsError(int error, absl::string_view doing, const std::string& path
   return absl::ErrnoToStatus(error, absl::StrCat("cannot ", doing, " ", path));
 }
 
-absl::Status WriteAll(int fd, std::string_view content, const std::string& path) {
-  while (!content.empty()) {
-    const ssize_t n = write(fd, content.data(), content.size());
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      return OsError(errno, "write", path);
-    }
-    content.remove_prefix(n);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // NONBLOCK: a pipe must not hang us
-  if (fd < 0) return OsError(errno, "open", path);
-  absl::Cleanup close_fd = [fd] { close(fd); };
-  struct stat info;
-  if (fstat(fd, &info) != 0) return OsError(errno, "look at", path);
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, S_ISDIR(info.st_mode) ? " is a folder, not a regular file" : " is not a regular file"));
-  }
+  return ReadTextFile(path, std::numeric_limits<int64_t>::max());
+}
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes) {
+  constexpr size_t kMore = 1 << 16;
+  QUARTET_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
   std::string content;
-  char buffer[1 << 16];
-  for (;;) {
-    const ssize_t n = read(fd, buffer, sizeof(buffer));
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      return OsError(errno, "read", path);
+  // To its end, wherever that is by now: files of /proc say that they have no bytes.
+  for (size_t filled = 0, wanted = file.bytes() + kMore;; wanted = kMore) {
+    const uint64_t bytes = std::max<uint64_t>(file.bytes(), filled);
+    if (bytes > static_cast<uint64_t>(max_bytes)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": ", bytes, " bytes long; at most ", max_bytes, " are allowed"));
     }
-    if (n == 0) return content;
-    content.append(buffer, n);
+    content.resize(filled + wanted);
+    QUARTET_ASSIGN_OR_RETURN(const size_t got, file.ReadAt(filled, wanted, content.data() + filled));
+    filled += got;
+    if (got == wanted) continue;
+    content.resize(filled);
+    return content;
   }
 }
 
@@ -70,19 +64,17 @@ absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
 absl::Status AtomicWriteFile(const std::string& path, std::string_view content, int mode) {
   // Beside `path`: a rename is atomic only within one file system.
   std::string temporary;
-  int fd = -1;
-  std::random_device random;
+  Fd file;
   do {
-    temporary = absl::StrCat(path, ".", absl::Hex(random(), absl::kZeroPad8));
-    fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);  // of which the umask leaves a part
-  } while (fd < 0 && errno == EEXIST);
-  if (fd < 0) return OsError(errno, "create a file beside", path);
+    temporary = absl::StrCat(path, ".", RandomHexDigits(1));
+    // Of the mode the umask leaves a part.
+    file.Reset(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  } while (!file.is_open() && errno == EEXIST);
+  if (!file.is_open()) return OsError(errno, "create a file beside", path);
   absl::Cleanup remove = [&temporary] { unlink(temporary.c_str()); };
-  {
-    absl::Cleanup close_fd = [fd] { close(fd); };
-    if (absl::Status s = WriteAll(fd, content, path); !s.ok()) return s;
-    if (fsync(fd) != 0) return OsError(errno, "sync", path);
-  }
+  if (!WriteAll(file.get(), content)) return OsError(errno, "write", path);
+  if (fsync(file.get()) != 0) return OsError(errno, "sync", path);
+  file.Reset();
   if (rename(temporary.c_str(), path.c_str()) != 0) return OsError(errno, "rename a new file to", path);
   std::move(remove).Cancel();
 
@@ -90,11 +82,10 @@ absl::Status AtomicWriteFile(const std::string& path, std::string_view content, 
 }
 
 absl::Status SyncFolder(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return OsError(errno, "open", path);
-  absl::Cleanup close_folder = [fd] { close(fd); };
+  const Fd folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.is_open()) return OsError(errno, "open", path);
   // Not every file system can sync folders.
-  if (fsync(fd) != 0 && errno != EINVAL) return OsError(errno, "sync", path);
+  if (fsync(folder.get()) != 0 && errno != EINVAL) return OsError(errno, "sync", path);
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 // Small whole files, folders and the paths that users give.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -11,7 +12,10 @@ namespace quartet {
 
 // Errors of all functions name the path and the operating system's reason. Thread safe.
 
+// The whole of a regular file. Errors as InputFile's (core/base/input_file.h).
 absl::StatusOr<std::string> ReadFile(const std::string& path);
+// INVALID_ARGUMENT where it is longer than `max_bytes`.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes);
 // FAILED_PRECONDITION where others than the file's owner may read it too.
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
 

@@ -24,6 +24,22 @@ TEST(Files, ReadsBackWhatWasWritten) {
   EXPECT_EQ(ReadFile(path).value(), "shorter");
 }
 
+TEST(Files, AreReadToTheirEndWhateverSizeTheySay) {
+  EXPECT_NE(ReadFile("/proc/self/status").value().find("Name:"), std::string::npos);
+  const std::string path = TempFolder() + "/large", content(200'000, 'x');
+  ASSERT_TRUE(AtomicWriteFile(path, content).ok());
+  EXPECT_EQ(ReadFile(path).value(), content);
+}
+
+TEST(Files, MayBeBounded) {
+  const std::string path = TempFolder() + "/file";
+  ASSERT_TRUE(AtomicWriteFile(path, "12345").ok());
+  EXPECT_EQ(ReadTextFile(path, 5).value(), "12345");
+  EXPECT_EQ(ReadTextFile(path, 4).status(), absl::InvalidArgumentError(path + ": 5 bytes long; at most 4 are allowed"));
+  const absl::StatusOr<std::string> no_size = ReadTextFile("/proc/self/maps", 4);
+  EXPECT_TRUE(absl::IsInvalidArgument(no_size.status())) << no_size.status();
+}
+
 TEST(Files, LeaveNothingBesideTheFileAndKeepTheMode) {
   const std::string folder = TempFolder();
   ASSERT_TRUE(AtomicWriteFile(folder + "/key", "secret", 0600).ok());

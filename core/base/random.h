@@ -1,8 +1,9 @@
-// Random numbers that are the same on every machine, for shuffling and seeds.
+// Random numbers: the same on every machine, for shuffling and seeds; and what nobody can know before, for names.
 #pragma once
 
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,5 +38,8 @@ class Random {
  private:
   uint64_t state_;
 };
+
+// 8 hexadecimal digits for each of `words`, of the system's randomness. Thread safe.
+std::string RandomHexDigits(int words);
 
 }  // namespace quartet

@@ -23,4 +23,7 @@ QUARTET_SPLITMIX inline Word SplitMixFinalise(Word x) {
   return x ^ (x >> 31);
 }
 
+// The generator's first output where `seed` is its state: what numbers are mixed by.
+inline uint64_t SplitMix(uint64_t seed) { return SplitMixFinalise(seed + kSplitMixStride); }
+
 }  // namespace quartet

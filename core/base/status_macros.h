@@ -1,4 +1,4 @@
-// Early return on errors, and where they come from.
+// Early return on errors, errors that are only logged, and where they come from.
 #pragma once
 
 #include <utility>
@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/logging.h"
 
 namespace quartet {
 
@@ -26,6 +27,13 @@ absl::StatusOr<T> Prefixed(absl::string_view place, absl::StatusOr<T> value) {
   do {                                                 \
     absl::Status quartet_status_ = (expression);       \
     if (!quartet_status_.ok()) return quartet_status_; \
+  } while (false)
+
+// Logs the error, where `expression` (an absl::Status) is one: what goes on without.
+#define QUARTET_LOG_IF_ERROR(expression)                                 \
+  do {                                                                   \
+    const absl::Status quartet_status_ = (expression);                   \
+    if (!quartet_status_.ok()) QUARTET_LOG(kWarning) << quartet_status_; \
   } while (false)
 
 // Returns from the enclosing function if `expression` (an absl::StatusOr<T>) is an error; else assigns its value to

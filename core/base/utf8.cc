@@ -53,6 +53,12 @@ std::string ReplaceInvalidUtf8(std::string_view bytes) {
   return text;
 }
 
+size_t WholeCharacters(std::string_view text, size_t bytes) {
+  // Bytes that a character goes on with are 10xxxxxx.
+  while (bytes > 0 && bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
+  return bytes;
+}
+
 bool IsValidUtf8(std::string_view bytes) {
   for (size_t at = 0; at < bytes.size();) {
     size_t broken;

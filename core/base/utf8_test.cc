@@ -21,5 +21,13 @@ TEST(ReplaceInvalidUtf8, ReplacesEachMaximalBrokenPartOnce) {
   EXPECT_TRUE(IsValidUtf8(std::string("\0\x7f\xc2\x80", 4)));
 }
 
+TEST(WholeCharacters, CutNone) {
+  EXPECT_EQ(WholeCharacters("a\u20ac", 4), 4U);
+  EXPECT_EQ(WholeCharacters("a\u20ac", 3), 1U);
+  EXPECT_EQ(WholeCharacters("a\u20ac", 1), 1U);
+  EXPECT_EQ(WholeCharacters("\u20ac", 2), 0U);
+  EXPECT_EQ(WholeCharacters("", 0), 0U);
+}
+
 }  // namespace
 }  // namespace quartet

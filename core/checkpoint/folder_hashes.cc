@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/hash.h"
+#include "core/base/input_file.h"
 #include "core/base/status_macros.h"
-#include "core/data/input_file.h"
 #include "core/errors/exceptions.h"
 
 namespace quartet {

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/hash.h"
+#include "core/base/hash_text.h"
 #include "core/base/logging.h"
-#include "core/data/hash_text.h"
 
 namespace quartet {
 namespace {

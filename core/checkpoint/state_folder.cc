@@ -8,16 +8,17 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/files.h"
 #include "core/base/hash.h"
+#include "core/base/hash_text.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/hashed_text.h"
-#include "core/checkpoint/json_fields.h"
 #include "core/checkpoint/run_checkpoints.h"
-#include "core/data/hash_text.h"
 #include "core/data/json.h"
+#include "core/data/json_fields.h"
 #include "core/safetensors/writer.h"
 #include "core/weights/tensor_hash.h"
 
@@ -180,11 +181,7 @@ absl::StatusOr<StateManifest> ParseManifest(const std::string& path, const std::
 
 }  // namespace
 
-int64_t StateParameter::numel() const {
-  int64_t numel = 1;
-  for (const int64_t size : shape) numel *= size;
-  return numel;
-}
+int64_t StateParameter::numel() const { return NumelOf(shape); }
 
 std::string StateFileName(int file, int files) { return absl::StrFormat("part-%05d-of-%05d.safetensors", file, files); }
 

@@ -12,7 +12,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/data/input_file.h"
 #include "core/errors/shown.h"
 
 namespace quartet {
@@ -270,18 +269,6 @@ absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source, i
 absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, std::string_view source, int max_depth,
                                                         int64_t first_line) {
   return Parse<nlohmann::ordered_json>(text, source, max_depth, first_line);
-}
-
-absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes) {
-  QUARTET_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-  if (file.bytes() > static_cast<uint64_t>(max_bytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", file.bytes(), " bytes long; at most ", max_bytes, " are allowed"));
-  }
-  std::string text(file.bytes(), '\0');
-  QUARTET_ASSIGN_OR_RETURN(const size_t filled, file.ReadAt(0, text.size(), text.data()));
-  text.resize(filled);
-  return text;
 }
 
 absl::StatusOr<json> ReadJsonFile(const std::string& path, int64_t max_bytes, int max_depth) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "core/base/files.h"
 
 namespace quartet {
 
@@ -36,10 +37,7 @@ std::string ExactNumber(const nlohmann::ordered_json& value);
 std::string PrintExactJson(const nlohmann::json& value);
 std::string PrintExactJson(const nlohmann::ordered_json& value);
 
-// The whole of a regular file. NOT_FOUND names the path; INVALID_ARGUMENT where it is longer than `max_bytes`.
-absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes);
-
-// ReadTextFile, then ParseJson.
+// ReadTextFile (core/base/files.h), then ParseJson.
 absl::StatusOr<nlohmann::json> ReadJsonFile(const std::string& path, int64_t max_bytes, int max_depth = kMaxJsonDepth);
 
 }  // namespace quartet

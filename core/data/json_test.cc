@@ -116,16 +116,5 @@ TEST(ParseJson, BoundsTheDepth) {
   EXPECT_THAT(Error(std::string(10'000'000, '[')), HasSubstr("nested deeper"));
 }
 
-TEST(ReadTextFile, SaysWhatIsWrongWithAFile) {
-  const std::string folder = ::testing::TempDir() + "/json_test_" + std::to_string(getpid());
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/file") << "12345";
-  EXPECT_EQ(*ReadTextFile(folder + "/file", 5), "12345");
-  EXPECT_THAT(std::string(ReadTextFile(folder + "/file", 4).status().message()), HasSubstr("at most 4"));
-  EXPECT_EQ(ReadTextFile(folder + "/none", 4).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(ReadTextFile(folder, 4).status().message()), HasSubstr("not a regular file"));
-  std::filesystem::remove_all(folder);
-}
-
 }  // namespace
 }  // namespace quartet

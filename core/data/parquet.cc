@@ -20,8 +20,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/input_file.h"
 #include "core/base/status_macros.h"
-#include "core/data/input_file.h"
 #include "core/errors/shown.h"
 
 namespace quartet {

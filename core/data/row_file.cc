@@ -12,10 +12,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/fd.h"
 #include "core/base/files.h"
 #include "core/base/hash.h"
+#include "core/base/input_file.h"
 #include "core/base/status_macros.h"
-#include "core/data/input_file.h"
 #include "core/data/json.h"
 #include "core/data/parquet.h"
 
@@ -34,28 +35,21 @@ std::string ScratchFolder() {
 }
 
 // A file for reading and writing that has no name, and so goes when it is closed.
-absl::StatusOr<int> MakeScratchFile(const std::string& folder) {
+absl::StatusOr<Fd> MakeScratchFile(const std::string& folder) {
   std::string path = folder + "/quartet_rows_XXXXXX";
-  const int fd = mkostemp(path.data(), O_CLOEXEC);
-  if (fd < 0) {
+  Fd file(mkostemp(path.data(), O_CLOEXEC));
+  if (!file.is_open()) {
     return absl::UnavailableError(absl::StrCat("no file can be made in ", folder, ", where its rows are kept: ",
                                                strerror(errno), "; TMPDIR names another folder"));
   }
   unlink(path.c_str());
-  return fd;
+  return file;
 }
 
-absl::Status WriteAll(int fd, std::string_view bytes, const std::string& folder) {
-  while (!bytes.empty()) {
-    const ssize_t n = write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      return absl::UnavailableError(
-          absl::StrCat("its rows cannot be kept in ", folder, ": ", strerror(errno), "; TMPDIR names another folder"));
-    }
-    bytes.remove_prefix(static_cast<size_t>(n));
-  }
-  return absl::OkStatus();
+absl::Status Keep(int fd, std::string_view bytes, const std::string& folder) {
+  if (WriteAll(fd, bytes)) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("its rows cannot be kept in ", folder, ": ", strerror(errno), "; TMPDIR names another folder"));
 }
 
 // The columns that a key may lie in.
@@ -174,15 +168,15 @@ absl::Status RowFile::WriteRows(int64_t max_rows) {
     return absl::InvalidArgumentError(absl::StrCat(file_.path, " has no row; it needs at least one"));
   }
   const std::string folder = ScratchFolder();
-  absl::StatusOr<int> fd = MakeScratchFile(folder);
-  if (!fd.ok()) return Prefixed(file_.path, fd.status());
-  rows_file_ = InputFile(*fd, absl::StrCat("its rows in ", folder));
+  absl::StatusOr<Fd> made = MakeScratchFile(folder);
+  if (!made.ok()) return Prefixed(file_.path, made.status());
+  rows_file_ = InputFile(made->Release(), absl::StrCat("its rows in ", folder));
   std::string buffer;
   uint64_t written = 0;
   const auto flush = [&] {
     hash_ = HashBytes(buffer, hash_);
     written += buffer.size();
-    const absl::Status status = WriteAll(*fd, buffer, folder);
+    const absl::Status status = Keep(rows_file_.fd(), buffer, folder);
     buffer.clear();
     return Prefixed(file_.path, status);
   };

@@ -31,8 +31,7 @@ std::string Escaped(std::string_view bytes, bool one_line) {
 }
 
 std::string CutBetween(absl::string_view quote, std::string_view text, size_t most) {
-  size_t end = std::min(text.size(), most);
-  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  const size_t end = WholeCharacters(text, std::min(text.size(), most));
   std::string shown = absl::StrCat(quote, Escaped(text.substr(0, end), /*one_line=*/true), quote);
   if (end < text.size()) absl::StrAppend(&shown, "... (", text.size(), " bytes)");
   return shown;
@@ -49,6 +48,16 @@ std::string ShownOnOneLine(std::string_view text) {
     if (!line.empty()) absl::StrAppend(&joined, joined.empty() ? "" : "; ", line);
   }
   return Escaped(joined, /*one_line=*/true);
+}
+
+std::string_view LastLines(std::string_view text, int lines) {
+  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
+  size_t end = text.size();  // of the line before
+  for (; lines > 0; --lines) {
+    end = end == 0 ? std::string_view::npos : text.rfind('\n', end - 1);
+    if (end == std::string_view::npos) return text;
+  }
+  return text.substr(std::min(end + 1, text.size()));
 }
 
 std::string Quoted(std::string_view text, size_t most) { return CutBetween("\"", text, most); }

@@ -15,6 +15,9 @@ std::string Shown(std::string_view text);
 // between the others.
 std::string ShownOnOneLine(std::string_view text);
 
+// The last `lines` lines of `text`, without blanks at its end.
+std::string_view LastLines(std::string_view text, int lines);
+
 inline constexpr size_t kMostQuotedBytes = 200;
 
 // `text` between double quotes, on one line: line ends and tabs are escaped too. Where it has more than `most` bytes
@@ -23,10 +26,15 @@ std::string Quoted(std::string_view text, size_t most = kMostQuotedBytes);
 // The same without the quotes, of what has its own, such as JSON.
 std::string Cut(std::string_view text, size_t most = kMostQuotedBytes);
 
-// `value`, of nlohmann's, as its JSON, cut.
+// `value`, of nlohmann's, as JSON on one line, whatever it holds: what is no UTF-8 becomes U+FFFD.
+template <typename Json>
+std::string OneLineJson(const Json& value) {
+  return value.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+// The same, cut.
 template <typename Json>
 std::string CutJson(const Json& value, size_t most = kMostQuotedBytes) {
-  return Cut(value.dump(-1, ' ', false, Json::error_handler_t::replace), most);
+  return Cut(OneLineJson(value), most);
 }
 
 }  // namespace quartet

@@ -31,5 +31,14 @@ TEST(Shown, QuotesOnOneLineAndCutsBetweenCharacters) {
   EXPECT_EQ(Cut("[\"a\", 1]", 4), "[\"a\"... (8 bytes)");
 }
 
+TEST(LastLines, AreThoseBeforeTheBlanksAtTheEnd) {
+  EXPECT_EQ(LastLines("1\n2\n3\n \n", 2), "2\n3");
+  EXPECT_EQ(LastLines("1\n2", 5), "1\n2");
+  EXPECT_EQ(LastLines("\n2", 2), "\n2");
+  EXPECT_EQ(LastLines("\n2", 1), "2");
+  EXPECT_EQ(LastLines("\n", 5), "");
+  EXPECT_EQ(LastLines("", 5), "");
+}
+
 }  // namespace
 }  // namespace quartet

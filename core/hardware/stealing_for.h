@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/base/division.h"
 #include "core/hardware/parallel.h"
 
 namespace quartet {
@@ -54,7 +55,7 @@ class TaskRange {
 // longer than a task takes, and next to nothing is paid for that.
 template <typename Run>
 void StealingFor(int64_t count, int64_t grain, const Run& run) {
-  const int64_t threads = std::min<int64_t>(at::get_num_threads(), (count + grain - 1) / std::max<int64_t>(grain, 1));
+  const int64_t threads = std::min<int64_t>(at::get_num_threads(), CeilDivide(count, std::max<int64_t>(grain, 1)));
   if (threads <= 1 || at::in_parallel_region()) {
     for (int64_t task = 0; task < count; ++task) run(task);
     return;

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <map>
 #include <memory>
@@ -28,6 +27,7 @@
 #include "core/base/byte_budget.h"
 #include "core/base/logging.h"
 #include "core/base/open_files.h"
+#include "core/base/pause.h"
 #include "core/base/status_macros.h"
 #include "core/http/connections.h"
 #include "core/http/disconnect_watcher.h"
@@ -47,7 +47,7 @@ constexpr size_t kHeaderBytes = 64 << 10;
 // A connection on which nothing moves is closed after so long, unless the handler is at work.
 constexpr unsigned kIdleSeconds = 60;
 // So often those that are overdue are looked for.
-constexpr std::chrono::seconds kOverdueEvery{1};
+constexpr absl::Duration kOverdueEvery = absl::Seconds(1);
 // Of the body of a request that is refused, that are read for the client to read the answer.
 constexpr int64_t kMostDroppedBytes = int64_t{256} << 20;
 
@@ -389,13 +389,7 @@ class HttpServerImpl final : public HttpServer {
   }
 
   void CloseOverdue(const std::stop_token& stop) {
-    std::mutex mutex;
-    std::condition_variable_any never;
-    std::unique_lock lock(mutex);
-    while (!stop.stop_requested()) {
-      never.wait_for(lock, stop, kOverdueEvery, [] { return false; });
-      connections_.CloseOverdue(Connections::Clock::now());
-    }
+    while (PauseFor(stop, kOverdueEvery)) connections_.CloseOverdue(Connections::Clock::now());
   }
 
   static bool IsOwnUsers(MHD_Connection* connection) {

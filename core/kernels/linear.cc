@@ -13,10 +13,12 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/base/division.h"
 #include "core/base/logging.h"
 #include "core/hardware/meta_device.h"
 #include "core/hardware/parallel.h"
 #include "core/hardware/stealing_for.h"
+#include "core/kernels/cpu/elements.h"
 #include "core/kernels/cpu/gemm.h"
 #include "core/kernels/need_gradients.h"
 
@@ -56,7 +58,7 @@ class ColumnUnits {
   }
 
  private:
-  int64_t Units(const Gemm<Element>& gemm) const { return (gemm.N + columns_ - 1) / columns_; }
+  int64_t Units(const Gemm<Element>& gemm) const { return CeilDivide(gemm.N, columns_); }
 
   const std::vector<Gemm<Element>>& gemms_;
   const int64_t columns_;
@@ -112,15 +114,6 @@ int64_t Outputs(const at::Tensor& weight) { return IsPacked(weight) ? weight.siz
 
 template <typename Element>
 constexpr at::ScalarType kTypeOf = std::is_same_v<Element, float> ? at::kFloat : at::kBFloat16;
-
-template <typename Element>
-const Element* Elements(const at::Tensor& tensor) {
-  return static_cast<const Element*>(tensor.const_data_ptr());
-}
-template <typename Element>
-Element* MutableElements(const at::Tensor& tensor) {
-  return static_cast<Element*>(tensor.mutable_data_ptr());
-}
 
 // Of matrices of Elements; `type`: theirs, or fp32. `residual_TN` is undefined, or added to products of their type.
 template <typename Element>

@@ -13,8 +13,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/base/division.h"
 #include "core/hardware/meta_device.h"
 #include "core/hardware/parallel.h"
+#include "core/kernels/cpu/elements.h"
 #include "core/kernels/cpu/row_kernels.h"
 #include "core/kernels/cuda/cuda_paged_attention.h"
 #include "core/kernels/cuda/present_stream.h"
@@ -55,15 +57,6 @@ void ForType(const at::Tensor& x, const Run& run) {
   }
 }
 
-template <typename Element>
-const Element* Read(const at::Tensor& x) {
-  return static_cast<const Element*>(x.const_data_ptr());
-}
-template <typename Element>
-Element* Write(const at::Tensor& x) {
-  return static_cast<Element*>(x.mutable_data_ptr());
-}
-
 // run(begin, end) for parts of `count` things of `size` elements each.
 template <typename Run>
 void InParallel(int64_t count, int64_t size, const Run& run) {
@@ -75,7 +68,7 @@ at::Tensor RmsNormForward(const at::Tensor& x, const at::Tensor& weight, double 
   at::Tensor out = at::empty_like(x);
   if (x.is_meta()) return out;
   const int64_t size = x.size(-1), rows = x.numel() / size;
-  float* inverses = inverse_rms.defined() ? Write<float>(inverse_rms) : nullptr;
+  float* inverses = inverse_rms.defined() ? MutableElements<float>(inverse_rms) : nullptr;
   if (x.is_cuda()) {
     StartOn(x.device(), kRows, [&](void* stream) {
       return LaunchRmsNorm(ElementOf(x), x.const_data_ptr(), weight.const_data_ptr(), eps, rows, size,
@@ -86,8 +79,8 @@ at::Tensor RmsNormForward(const at::Tensor& x, const at::Tensor& weight, double 
   ForType(x, [&](auto element) {
     using Element = decltype(element);
     InParallel(rows, size, [&](int64_t begin, int64_t end) {
-      RmsNormRows(Read<Element>(x) + begin * size, Read<Element>(weight), eps, end - begin, size,
-                  Write<Element>(out) + begin * size, inverses == nullptr ? nullptr : inverses + begin);
+      RmsNormRows(Elements<Element>(x) + begin * size, Elements<Element>(weight), eps, end - begin, size,
+                  MutableElements<Element>(out) + begin * size, inverses == nullptr ? nullptr : inverses + begin);
     });
   });
   return out;
@@ -109,16 +102,16 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
     const int64_t size = x.size(-1), rows = x.numel() / size;
     const bool on_gpu = ComputeDevice(x) == at::kCUDA;
     const int64_t rows_per_sum = on_gpu ? RmsNormRowsPerSum(size) : kRowsPerSum;
-    const int64_t parts = on_gpu && rows == 0 ? 0 : std::max<int64_t>(1, (rows + rows_per_sum - 1) / rows_per_sum);
+    const int64_t parts = on_gpu && rows == 0 ? 0 : std::max<int64_t>(1, CeilDivide(rows, rows_per_sum));
     at::Tensor x_gradient = at::empty_like(x), sums, weight_gradient;
     if (context->needs_input_grad(1)) sums = at::empty({parts, size}, inverse_rms.options());
     if (on_gpu) {
       if (!x.is_meta()) {
         StartOn(x.device(), kRows, [&](void* stream) {
           return LaunchRmsNormGradient(ElementOf(x), x.const_data_ptr(), weight.const_data_ptr(),
-                                       Read<float>(inverse_rms), gradient.const_data_ptr(), rows, size,
-                                       x_gradient.mutable_data_ptr(), sums.defined() ? Write<float>(sums) : nullptr,
-                                       stream);
+                                       Elements<float>(inverse_rms), gradient.const_data_ptr(), rows, size,
+                                       x_gradient.mutable_data_ptr(),
+                                       sums.defined() ? MutableElements<float>(sums) : nullptr, stream);
         });
       }
       if (sums.defined()) weight_gradient = at::sum(sums, 0).to(weight.scalar_type());
@@ -130,16 +123,16 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
         InParallel(parts, kRowsPerSum * size, [&](int64_t begin, int64_t end) {
           for (int64_t part = begin; part < end; ++part) {
             const int64_t first = part * kRowsPerSum, count = std::min(kRowsPerSum, rows - first);
-            RmsNormRowsGradient(Read<Element>(x) + first * size, Read<Element>(weight),
-                                Read<float>(inverse_rms) + first, Read<Element>(gradient) + first * size, count, size,
-                                Write<Element>(x_gradient) + first * size,
-                                sums.defined() ? Write<float>(sums) + part * size : nullptr);
+            RmsNormRowsGradient(Elements<Element>(x) + first * size, Elements<Element>(weight),
+                                Elements<float>(inverse_rms) + first, Elements<Element>(gradient) + first * size, count,
+                                size, MutableElements<Element>(x_gradient) + first * size,
+                                sums.defined() ? MutableElements<float>(sums) + part * size : nullptr);
           }
         });
       });
     }
     if (sums.defined()) {
-      if (!x.is_meta()) AddRowsToFirst(parts, size, Write<float>(sums));
+      if (!x.is_meta()) AddRowsToFirst(parts, size, MutableElements<float>(sums));
       weight_gradient = sums.select(0, 0).to(weight.scalar_type());
     }
     return {x_gradient, weight_gradient, at::Tensor()};
@@ -161,16 +154,17 @@ at::Tensor Rotated(const at::Tensor& x_THd, const at::Tensor& cos_Td, const at::
   const int64_t T = x.size(0), H = x.size(1), d = x.size(2);
   if (x.is_cuda()) {
     StartOn(x.device(), kRows, [&](void* stream) {
-      return LaunchRotate(ElementOf(x), x.const_data_ptr(), x.stride(0), Read<float>(cos_Td), Read<float>(sin_Td), d,
-                          back, T, H, d, out.mutable_data_ptr(), stream);
+      return LaunchRotate(ElementOf(x), x.const_data_ptr(), x.stride(0), Elements<float>(cos_Td),
+                          Elements<float>(sin_Td), d, back, T, H, d, out.mutable_data_ptr(), stream);
     });
     return out;
   }
   ForType(x, [&](auto element) {
     using Element = decltype(element);
     InParallel(T, H * d, [&](int64_t begin, int64_t end) {
-      RotateRows(Read<Element>(x) + begin * H * d, Read<float>(cos_Td) + begin * d, Read<float>(sin_Td) + begin * d, d,
-                 back, end - begin, H, d, Write<Element>(out) + begin * H * d);
+      RotateRows(Elements<Element>(x) + begin * H * d, Elements<float>(cos_Td) + begin * d,
+                 Elements<float>(sin_Td) + begin * d, d, back, end - begin, H, d,
+                 MutableElements<Element>(out) + begin * H * d);
     });
   });
   return out;
@@ -203,7 +197,8 @@ at::Tensor SwiGluForward(const at::Tensor& gate, const at::Tensor& up) {
   ForType(gate, [&](auto element) {
     using Element = decltype(element);
     InParallel(gate.numel(), 1, [&](int64_t begin, int64_t end) {
-      SwiGluRow(Read<Element>(gate) + begin, Read<Element>(up) + begin, end - begin, Write<Element>(out) + begin);
+      SwiGluRow(Elements<Element>(gate) + begin, Elements<Element>(up) + begin, end - begin,
+                MutableElements<Element>(out) + begin);
     });
   });
   return out;
@@ -230,8 +225,10 @@ class SwiGluFunction : public torch::autograd::Function<SwiGluFunction> {
       ForType(gate, [&](auto element) {
         using Element = decltype(element);
         InParallel(gate.numel(), 1, [&](int64_t begin, int64_t end) {
-          SwiGluRowGradient(Read<Element>(gate) + begin, Read<Element>(up) + begin, Read<Element>(gradient) + begin,
-                            end - begin, Write<Element>(gate_gradient) + begin, Write<Element>(up_gradient) + begin);
+          SwiGluRowGradient(Elements<Element>(gate) + begin, Elements<Element>(up) + begin,
+                            Elements<Element>(gradient) + begin, end - begin,
+                            MutableElements<Element>(gate_gradient) + begin,
+                            MutableElements<Element>(up_gradient) + begin);
         });
       });
     }

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "core/base/division.h"
+
 namespace quartet {
 
 // At least `rows`: one of eight sizes in each power of two, so at most an eighth more.
@@ -14,7 +16,7 @@ namespace quartet {
 inline int64_t PaddedRows(int64_t rows) {
   if (rows <= 8) return rows;
   const int64_t step = int64_t{1} << (std::bit_width(static_cast<uint64_t>(rows - 1)) - 4);
-  return (rows + step - 1) / step * step;
+  return RoundUp(rows, step);
 }
 
 }  // namespace quartet

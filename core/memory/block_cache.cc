@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "core/base/division.h"
 #include "core/hardware/huge_pages.h"
 
 namespace quartet {
@@ -14,8 +15,6 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;  // of x86-64
-
-size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 char* FirstHugePage(char* begin) { return begin + (-reinterpret_cast<uintptr_t>(begin)) % kHugePage; }
 

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "core/base/division.h"
 #include "core/base/logging.h"
 
 namespace quartet {
@@ -14,7 +15,7 @@ constexpr size_t kPinnedPage = 4096;
 }  // namespace
 
 void* PinnedBlocks::Allocate(size_t bytes) {
-  const size_t asked = (bytes + kPinnedPage - 1) / kPinnedPage * kPinnedPage;
+  const size_t asked = RoundUp(bytes, kPinnedPage);
   const std::lock_guard lock(mutex_);
   size_t size = asked;
   void* memory = nullptr;

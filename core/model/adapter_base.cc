@@ -9,9 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/hash.h"
+#include "core/base/hash_text.h"
 #include "core/base/status_macros.h"
-#include "core/data/hash_text.h"
 #include "core/data/json.h"
+#include "core/data/json_fields.h"
 #include "core/model/config_fields.h"
 #include "core/model/lora.h"
 #include "core/safetensors/reader.h"
@@ -65,15 +66,13 @@ absl::Status CheckAdapterBase(const std::string& folder, const std::string& base
   if (absl::IsNotFound(text.status()) && !is_there) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(text.status());
   QUARTET_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJson(*text, path));
-  if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": it must be a JSON object"));
-  const ConfigFields fields(object, path);
-  QUARTET_ASSIGN_OR_RETURN(const std::string written, fields.String(kBaseHash, ""));
-  const std::optional<uint64_t> expected = ParseHash(written);
-  if (!expected.has_value()) return fields.Error(kBaseHash, "it must be 16 hexadecimal digits");
-  if (!base_hash.has_value() || *base_hash == *expected) return absl::OkStatus();
+  JsonFields fields(path);
+  const uint64_t expected = fields.Hash(object, kBaseHash);
+  QUARTET_RETURN_IF_ERROR(fields.status());
+  if (!base_hash.has_value() || *base_hash == expected) return absl::OkStatus();
   const std::string file(kAdapterBaseFile);
   return OtherBaseError(
-      absl::StrCat("the folder of adapters ", folder), base, *base_hash, *expected,
+      absl::StrCat("the folder of adapters ", folder), base, *base_hash, expected,
       absl::StrCat("Put that model back, or write where it is now into base_model_name_or_path of ",
                    std::string(kAdapterConfigFile), " (of adapters in a checkpoint, in a copy of them); to use them ",
                    "with the model that is there all the same, leave ", file, " out of a copy"));

@@ -21,8 +21,6 @@ namespace {
 // Elements that are made and written at a time. Even, so that pairs of draws do not straddle pieces.
 constexpr int64_t kPiece = 1 << 18;
 
-uint64_t Mix(uint64_t x) { return SplitMixFinalise(x + kSplitMixStride); }
-
 // FNV-1a.
 uint64_t HashName(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u;
@@ -32,7 +30,7 @@ uint64_t HashName(std::string_view name) {
 
 // Uniform in (0, 1), never an end.
 double Uniform(uint64_t key, uint64_t counter) {
-  return (static_cast<double>(Mix(key ^ Mix(counter)) >> 11) + 0.5) * 0x1p-53;
+  return (static_cast<double>(SplitMix(key ^ SplitMix(counter)) >> 11) + 0.5) * 0x1p-53;
 }
 
 // Elements [begin, begin + count) of a stream of independent N(0, stddev); `begin` even. Box-Muller.
@@ -48,7 +46,7 @@ void FillNormal(uint64_t key, int64_t begin, int64_t count, double stddev, float
 absl::Status WriteParameter(const ModelConfig& config, const ParameterSpec& parameter, uint64_t seed, Dtype dtype,
                             int entry, SafetensorsWriter* writer) {
   const int64_t numel = parameter.numel();
-  const uint64_t key = Mix(seed ^ HashName(parameter.name));
+  const uint64_t key = SplitMix(seed ^ HashName(parameter.name));
   std::vector<float> values(std::min(numel, kPiece));
   std::vector<uint16_t> narrow(dtype == Dtype::kBF16 ? values.size() : 0);
   for (int64_t begin = 0; begin < numel; begin += kPiece) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/safetensors/reader.h"
 
 namespace quartet {
 namespace {
@@ -49,16 +50,10 @@ ParameterGroup MakeBlock(const ModelConfig& config, int64_t block) {
   return group;
 }
 
-int64_t Product(const std::vector<int64_t>& shape) {
-  int64_t product = 1;
-  for (const int64_t size : shape) product *= size;
-  return product;
-}
-
 }  // namespace
 
-int64_t ParameterSpec::numel() const { return Product(shape); }
-int64_t ParameterSpec::stored_numel() const { return Product(stored_shape()); }
+int64_t ParameterSpec::numel() const { return NumelOf(shape); }
+int64_t ParameterSpec::stored_numel() const { return NumelOf(stored_shape()); }
 
 StridedRange ParameterSpec::stored_range() const {
   if (!slice.has_value()) return {.begin = 0, .count = numel()};

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
@@ -45,7 +44,7 @@ absl::Status CheckNoneLeftOut(const ModelConfig& config, const std::string& path
   const bool has_bias = weights.tensors().contains(prefix + ".bias");
   const bool can_be_read = IsOfHeadsShape(tensor, config) && prefix != left_out && !has_bias;
   return absl::InvalidArgumentError(absl::StrCat(
-      path, ": the weights have ", left_out, " of shape [", absl::StrJoin(tensor.shape, ", "), "]",
+      path, ": the weights have ", left_out, " of shape ", ShapeText(tensor.shape),
       has_bias ? " and a bias beside it" : "", ", which may be a trained scalar head, and no ",
       std::string(kScalarHead), ".weight, the head that is looked for; ",
       can_be_read ? absl::StrCat("to read it, set architectures to [\"CriticModel\"] and value_head_prefix to \"",

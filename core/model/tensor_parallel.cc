@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/division.h"
 #include "core/base/status_macros.h"
 
 namespace quartet {
@@ -39,7 +40,7 @@ absl::Status CheckTensorParallel(const ModelConfig& config, int size) {
 }
 
 VocabularyRows VocabularyRowsOf(const ModelConfig& config, TensorParallel place) {
-  const int64_t units = (config.vocab_size + kVocabularyUnit - 1) / kVocabularyUnit;
+  const int64_t units = CeilDivide(config.vocab_size, kVocabularyUnit);
   const auto first = [&](int rank) { return std::min(config.vocab_size, units * rank / place.size * kVocabularyUnit); };
   return {.begin = first(place.rank), .count = first(place.rank + 1) - first(place.rank)};
 }

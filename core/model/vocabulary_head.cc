@@ -15,6 +15,7 @@
 #include <ranges>
 #include <vector>
 
+#include "core/base/division.h"
 #include "core/base/logging.h"
 #include "core/hardware/meta_device.h"
 #include "core/hardware/parallel.h"
@@ -65,7 +66,7 @@ at::Tensor LogSoftmax(const at::Tensor& logits_cV, double temperature) {
   return at::_log_softmax(temperature == 1 ? logits_cV : logits_cV / temperature, -1, /*half_to_float=*/false);
 }
 
-int64_t PartTokens(int64_t chunk_tokens) { return (chunk_tokens + kPartsOfChunk - 1) / kPartsOfChunk; }
+int64_t PartTokens(int64_t chunk_tokens) { return CeilDivide(chunk_tokens, kPartsOfChunk); }
 
 // Whether logits of this type are worked on by the kernels of log_softmax_rows.h, else by LibTorch's operators.
 bool ByRows(const at::Tensor& tensor, at::ScalarType type) {

@@ -14,8 +14,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/fd.h"
 #include "core/base/status_macros.h"
 #include "core/network/resolve_host.h"
 
@@ -49,9 +49,8 @@ absl::Status NotTold(int error) {
 
 // Of the TCP socket at `local` whose peer is `remote` (null: of the one that listens).
 absl::StatusOr<uid_t> UserOfSocket(const SocketAddress& local, const SocketAddress* remote) {
-  const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-  if (fd < 0) return NotTold(errno);
-  const absl::Cleanup close_socket = [fd] { close(fd); };
+  const Fd kernel(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+  if (!kernel.is_open()) return NotTold(errno);
   struct {
     nlmsghdr header;
     inet_diag_req_v2 body;
@@ -69,11 +68,11 @@ absl::StatusOr<uid_t> UserOfSocket(const SocketAddress& local, const SocketAddre
     remote->CopyIp(request.body.id.idiag_dst);
   }
   request.body.id.idiag_cookie[0] = request.body.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-  if (send(fd, &request, sizeof(request), 0) < 0) return NotTold(errno);
+  if (send(kernel.get(), &request, sizeof(request), 0) < 0) return NotTold(errno);
   alignas(nlmsghdr) char reply[4096];
   ssize_t size;
   do {
-    size = recv(fd, reply, sizeof(reply), 0);
+    size = recv(kernel.get(), reply, sizeof(reply), 0);
   } while (size < 0 && errno == EINTR);
   if (size < 0) return NotTold(errno);
   const auto* header = reinterpret_cast<const nlmsghdr*>(reply);

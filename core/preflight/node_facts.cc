@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "core/base/files.h"
 #include "core/hardware/cores.h"
+#include "core/network/host_name.h"
 #include "core/version/version.h"
 
 namespace quartet {
@@ -45,9 +46,7 @@ int64_t MemoryOf(const std::string& text, const std::string& name) {
 
 NodeFacts ReadNodeFacts(const std::string& run_dir, const std::string& token_file, const std::string& root) {
   NodeFacts facts;
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
-  facts.set_host(host);
+  facts.set_host(HostName());
   facts.set_version(VersionText());
   facts.set_unix_micros(absl::ToUnixMicros(absl::Now()));
   facts.set_cores(AvailableCores());

@@ -38,10 +38,6 @@ json MessagesOf(const Answer& answer) {
   return messages.ok() && messages->is_array() ? *std::move(messages) : json::array();
 }
 
-std::string PrintJson(const json& value) {
-  return value.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
-}
-
 namespace {
 
 // Numbers that JSON has no words for, as programs write them all the same: NaN, -Infinity, 1e400, .5.
@@ -80,12 +76,12 @@ absl::StatusOr<float> ReadFinite(const json& value, std::string_view what) {
   const std::string name(what);
   if (value.is_boolean()) return value.get<bool>() ? 1.0f : 0.0f;
   if (!value.is_number()) {
-    const std::string written = value.is_string() ? value.get<std::string>() : PrintJson(value);
+    const std::string written = value.is_string() ? value.get<std::string>() : OneLineJson(value);
     return absl::InternalError(absl::StrCat(name, " is ", Quoted(written), ", no finite number"));
   }
   const float number = static_cast<float>(value.get<double>());
   if (!std::isfinite(number)) {
-    return absl::InternalError(absl::StrCat(name, " is ", PrintJson(value), ", which is beyond fp32"));
+    return absl::InternalError(absl::StrCat(name, " is ", OneLineJson(value), ", which is beyond fp32"));
   }
   return number;
 }
@@ -93,7 +89,7 @@ absl::StatusOr<float> ReadFinite(const json& value, std::string_view what) {
 absl::StatusOr<std::vector<float>> ReadFiniteList(const json& value, std::string_view what) {
   if (!value.is_array()) {
     return absl::InternalError(
-        absl::StrCat(std::string(what), " is ", Quoted(PrintJson(value)), ", no list of numbers"));
+        absl::StrCat(std::string(what), " is ", Quoted(OneLineJson(value)), ", no list of numbers"));
   }
   std::vector<float> numbers;
   numbers.reserve(value.size());
@@ -118,13 +114,13 @@ absl::StatusOr<json> ParseReply(std::string_view reply, json::value_t type, std:
 
 absl::StatusOr<Reward> ReadReward(const json& object, const Answer* of_tokens) {
   const auto error = [&object](absl::string_view wrong) {
-    return absl::InternalError(absl::StrCat("the reply ", Quoted(PrintJson(object)), wrong));
+    return absl::InternalError(absl::StrCat("the reply ", Quoted(OneLineJson(object)), wrong));
   };
   if (!object.is_object()) return error(" is no JSON object {\"reward\": number}");
   const auto has = [&](const char* key) { return object.contains(key) && !object[key].is_null(); };
   if (has("error")) {
     const json& said = object["error"];
-    return absl::InternalError(said.is_string() ? said.get<std::string>() : PrintJson(said));
+    return absl::InternalError(said.is_string() ? said.get<std::string>() : OneLineJson(said));
   }
   if (!has("reward") && !has("token_rewards")) {
     return error(object.contains("reward") ? " has a \"reward\" that is null" : " has no \"reward\"");

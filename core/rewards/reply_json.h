@@ -18,8 +18,6 @@ nlohmann::json ToJson(const Answer& answer, bool with_tokens = false);
 nlohmann::json RowOf(const Answer& answer);
 // A list, which is empty where there are none.
 nlohmann::json MessagesOf(const Answer& answer);
-// One line; bytes that are no UTF-8 are replaced.
-std::string PrintJson(const nlohmann::json& json);
 
 // `reply` as a value of `type`, an object or an array; `shape` says in the error what it should be. INTERNAL says what
 // is wrong with it. A number that JSON has no word for (NaN) is a text of it, which is no number to those who read on.

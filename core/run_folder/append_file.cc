@@ -28,44 +28,32 @@ absl::Status SystemError(int error, const std::string& what) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Create(const std::string& path) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0) return SystemError(errno, absl::StrCat("cannot create ", path));
-  return std::unique_ptr<AppendFile>(new AppendFile(path, fd, 0));
+  Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!file.is_open()) return SystemError(errno, absl::StrCat("cannot create ", path));
+  return std::unique_ptr<AppendFile>(new AppendFile(path, std::move(file), 0));
 }
 
 absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);  // NONBLOCK: a pipe must not hang us
-  if (fd < 0) return SystemError(errno, absl::StrCat("cannot open ", path));
-  const off_t size = lseek(fd, 0, SEEK_END);
-  if (size < 0) {
-    const int error = errno;
-    close(fd);
-    return SystemError(error, absl::StrCat("cannot find the end of ", path));
-  }
-  return std::unique_ptr<AppendFile>(new AppendFile(path, fd, size));
+  Fd file(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK));  // NONBLOCK: a pipe must not hang us
+  if (!file.is_open()) return SystemError(errno, absl::StrCat("cannot open ", path));
+  const off_t size = lseek(file.get(), 0, SEEK_END);
+  if (size < 0) return SystemError(errno, absl::StrCat("cannot find the end of ", path));
+  return std::unique_ptr<AppendFile>(new AppendFile(path, std::move(file), size));
 }
 
-AppendFile::~AppendFile() { close(fd_); }
-
 absl::Status AppendFile::Append(std::string_view record) {
-  size_t written = 0;
-  while (written < record.size()) {
-    const ssize_t n = write(fd_, record.data() + written, record.size() - written);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const int error = errno;
-      // Best effort: the error is reported either way.
-      if (ftruncate(fd_, size_) == 0) lseek(fd_, size_, SEEK_SET);
-      return SystemError(error, absl::StrCat("cannot write ", record.size(), " bytes to ", path_));
-    }
-    written += static_cast<size_t>(n);
+  if (!WriteAll(file_.get(), record)) {
+    const int error = errno;
+    // Best effort: the error is reported either way.
+    if (ftruncate(file_.get(), size_) == 0) lseek(file_.get(), size_, SEEK_SET);
+    return SystemError(error, absl::StrCat("cannot write ", record.size(), " bytes to ", path_));
   }
   size_ += static_cast<int64_t>(record.size());
   return absl::OkStatus();
 }
 
 absl::Status AppendFile::Sync() {
-  if (fdatasync(fd_) == 0) return absl::OkStatus();
+  if (fdatasync(file_.get()) == 0) return absl::OkStatus();
   return SystemError(errno, absl::StrCat("cannot sync ", path_));
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/fd.h"
 
 namespace quartet {
 
@@ -19,9 +20,6 @@ class AppendFile {
   static absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path);
   // Goes on with a file that is there.
   static absl::StatusOr<std::unique_ptr<AppendFile>> Open(const std::string& path);
-  ~AppendFile();
-  AppendFile(const AppendFile&) = delete;
-  AppendFile& operator=(const AppendFile&) = delete;
 
   // Hands `record` to the operating system. RESOURCE_EXHAUSTED where the disk or the quota is full; errors name the
   // file and the system's reason.
@@ -32,9 +30,9 @@ class AppendFile {
   const std::string& path() const { return path_; }
 
  private:
-  AppendFile(std::string path, int fd, int64_t size) : path_(std::move(path)), fd_(fd), size_(size) {}
+  AppendFile(std::string path, Fd file, int64_t size) : path_(std::move(path)), file_(std::move(file)), size_(size) {}
   std::string path_;
-  int fd_;
+  Fd file_;
   int64_t size_;
 };
 

@@ -12,12 +12,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/files.h"
+#include "core/base/hash_text.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/hashed_text.h"
-#include "core/checkpoint/json_fields.h"
 #include "core/checkpoint/run_checkpoints.h"
-#include "core/data/hash_text.h"
 #include "core/data/json.h"
+#include "core/data/json_fields.h"
 #include "core/errors/shown.h"
 
 namespace quartet {

@@ -37,6 +37,7 @@ struct CheckpointRecord {
   // Prompts, or rows, that were taken for these steps. Not in records of the time when each step took
   // rollout_batch_size.
   std::optional<int64_t> prompts_drawn;
+  int64_t drawn() const { return prompts_drawn.value_or(step * rollout_batch_size); }
 
   // Absent where the checkpoint has no training states: it cannot be continued then.
   std::optional<SavedTrainer> policy;

@@ -7,16 +7,18 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/fd.h"
 #include "core/base/files.h"
 #include "core/base/logging.h"
+#include "core/base/random.h"
 #include "core/base/status_macros.h"
+#include "core/errors/shown.h"
 #include "core/run_folder/file_tail.h"
 #include "core/run_folder/private_folder.h"
 #include "core/run_folder/record_fields.h"
@@ -25,29 +27,18 @@
 namespace quartet {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr char kRequest[] = "/request.json";
 constexpr char kAnswers[] = "/answers.jsonl";
 constexpr absl::Duration kAnswerPoll = absl::Milliseconds(100);
 
 std::string FolderOf(const std::string& run_dir) { return run_dir + "/control"; }
 
-std::string LineOf(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
-std::string NewId() {
-  std::random_device random;
-  return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
-}
+std::string JsonLine(const nlohmann::json& object) { return OneLineJson(object) + "\n"; }
 
 absl::Status Append(const std::string& path, const std::string& line) {
-  const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) return absl::ErrnoToStatus(errno, "cannot open " + path);
-  const ssize_t written = write(fd, line.data(), line.size());
-  const int error = errno;
-  close(fd);
-  if (written == static_cast<ssize_t>(line.size())) return absl::OkStatus();
-  return absl::ErrnoToStatus(error, "cannot write " + path);
+  const Fd file(open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.is_open()) return absl::ErrnoToStatus(errno, "cannot open " + path);
+  return WriteAll(file.get(), line) ? absl::OkStatus() : absl::ErrnoToStatus(errno, "cannot write " + path);
 }
 
 // Only what the folder's owner, or root, has written counts.
@@ -89,7 +80,7 @@ std::optional<ControlRequest> ControlFolder::Take() {
     QUARTET_LOG(kWarning) << "cannot remove " << path << ": " << error.message();
     return std::nullopt;
   }
-  const Json object = Json::parse(text.ok() ? *text : "", nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json object = nlohmann::json::parse(text.ok() ? *text : "", nullptr, /*allow_exceptions=*/false);
   if (!object.is_object() || TextIn(object, "id").empty()) {
     QUARTET_LOG(kWarning) << "what was asked of the run is dropped: "
                           << (text.ok() ? absl::StrCat(path, " is no request: ", *text) : text.status().ToString());
@@ -102,12 +93,12 @@ std::optional<ControlRequest> ControlFolder::Take() {
                         .programs_folder = TextIn(object, "programs_folder")};
 }
 
-void ControlFolder::Say(const std::string& text) { Answer(LineOf({{"id", taken_}, {"text", text}})); }
+void ControlFolder::Say(const std::string& text) { Answer(JsonLine({{"id", taken_}, {"text", text}})); }
 
 void ControlFolder::Finish(const absl::Status& status, const std::string& text) {
-  Answer(LineOf({{"id", taken_},
-                 {"code", static_cast<int>(status.code())},
-                 {"text", status.ok() ? text : std::string(status.message())}}));
+  Answer(JsonLine({{"id", taken_},
+                   {"code", static_cast<int>(status.code())},
+                   {"text", status.ok() ? text : std::string(status.message())}}));
   taken_.clear();
 }
 
@@ -136,14 +127,14 @@ absl::Status AskRun(const std::string& run_dir, ControlRequest request,
   FileTail answers(folder + kAnswers);
   std::string lines;
   QUARTET_RETURN_IF_ERROR(answers.Read(&lines));  // to what was asked before
-  request.id = NewId();
+  request.id = RandomHexDigits(2);
   // Written beside and linked, so that it appears whole and over nobody else's.
   const std::string beside = absl::StrCat(folder, "/", request.id);
   QUARTET_RETURN_IF_ERROR(AtomicWriteFile(beside,
-                                          LineOf({{"id", request.id},
-                                                  {"action", request.action},
-                                                  {"service", request.service},
-                                                  {"programs_folder", request.programs_folder}}),
+                                          JsonLine({{"id", request.id},
+                                                    {"action", request.action},
+                                                    {"service", request.service},
+                                                    {"programs_folder", request.programs_folder}}),
                                           0600));
   const int linked = link(beside.c_str(), path.c_str());
   const int error = errno;
@@ -155,7 +146,7 @@ absl::Status AskRun(const std::string& run_dir, ControlRequest request,
 
   for (bool last_look = false;;) {
     QUARTET_RETURN_IF_ERROR(answers.Read(&lines));
-    for (const Json& answer : Records(lines)) {
+    for (const nlohmann::json& answer : Records(lines)) {
       if (TextIn(answer, "id") != request.id) continue;
       if (!answer.contains("code")) {
         on_text(TextIn(answer, "text"));

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "core/base/input_file.h"
 #include "core/base/status_macros.h"
-#include "core/data/input_file.h"
 
 namespace quartet {
 

@@ -6,6 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "core/base/files.h"
+#include "core/errors/shown.h"
 
 namespace quartet {
 
@@ -16,7 +17,7 @@ void PhaseFile::Say(const std::string& phase) {
   std::lock_guard lock(mutex_);
   const std::string beside = path_ + ".new";
   std::ofstream file(beside, std::ios::trunc);
-  file << object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+  file << OneLineJson(object) << '\n';
   file.close();
   if (file) std::rename(beside.c_str(), path_.c_str());
 }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "core/errors/shown.h"
 #include "nlohmann/json.hpp"
 
 namespace quartet {
@@ -18,7 +19,7 @@ inline std::string TextIn(const nlohmann::json& record, const char* key) {
   const auto found = record.find(key);
   if (found == record.end() || found->is_null()) return "";
   if (found->is_string()) return found->get<std::string>();
-  return found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return OneLineJson(*found);
 }
 
 }  // namespace quartet

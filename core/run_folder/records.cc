@@ -7,6 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/errors/shown.h"
 
 namespace quartet {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // One line. Bytes that are not UTF-8 (a model can generate those) become U+FFFD.
-std::string Line(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string Line(const Json& object) { return OneLineJson(object) + "\n"; }
 
 Json Number(double value) {
   if (!std::isfinite(value)) return nullptr;

@@ -405,6 +405,14 @@ absl::Status RunFolder::PointLatestAt(const std::string& checkpoint_id) {
   return SyncFolder(checkpoints_path());
 }
 
+absl::Status RunFolder::CheckHasSaved(const std::string& trainer, const std::string& saved) const {
+  std::error_code error;
+  if (fs::exists(checkpoint_path(saved), error)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the ", trainer, " has saved checkpoints/", saved, " in its own run_dir; it is not in the orchestrator's, ",
+      path_, ". Give all programs the same run_dir, on a file system that all of them see"));
+}
+
 absl::Status RunFolder::GiveUpCheckpoint(const std::string& id, const std::vector<absl::Status>& saves) {
   absl::Status why;
   bool all_ended = true;  // who has not answered may go on with its part, and what was there is no part of this one

@@ -91,7 +91,6 @@ class RunFolder {
 
   const std::string& path() const { return path_; }
   std::string config_path() const { return path_ + "/run.textproto"; }
-  std::string inputs_path() const { return path_ + "/inputs.json"; }
   std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
   std::string samples_path() const { return path_ + "/samples.jsonl"; }
   std::string checkpoints_path() const { return path_ + "/checkpoints"; }
@@ -110,6 +109,9 @@ class RunFolder {
   // `kind` is "warning", "error", "restart" or "upgrade"; `from` the service; without a step: -1.
   absl::Status WriteEvent(const std::string& kind, int64_t step, const std::string& from, const std::string& text);
   absl::Status WriteHeldout(const std::vector<HeldoutRecord>& records);
+  // That `saved`, relative to checkpoints/, which the service `trainer` says that it has written, is here.
+  // FAILED_PRECONDITION: its run_dir is another.
+  absl::Status CheckHasSaved(const std::string& trainer, const std::string& saved) const;
   // Makes a checkpoint of what trainers have written for `record`, whose models it reads for their hashes: the records
   // of its steps, then the commit record are on disk; `latest` points at it, and all but the newest `keep` go. What
   // there is of it goes where it cannot be.

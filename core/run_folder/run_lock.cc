@@ -8,75 +8,71 @@
 
 #include <algorithm>
 
+#include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/network/host_name.h"
 
 namespace quartet {
 namespace {
 
-std::string FirstLine(int fd) {
+std::string FirstLine(const Fd& file) {
   char text[512];
-  const ssize_t size = pread(fd, text, sizeof(text), 0);
+  const ssize_t size = pread(file.get(), text, sizeof(text), 0);
   std::string line(text, size > 0 ? static_cast<size_t>(size) : 0);
   line.resize(std::min(line.find('\n'), line.size()));
   return line;
+}
+
+// False, with errno, where it cannot be locked.
+bool TryLock(const Fd& file, int kind) {
+  int result;
+  do {
+    result = flock(file.get(), kind | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
 }
 
 }  // namespace
 
 std::optional<std::string> RunLock::HolderOf(const std::string& run_dir) {
   // NONBLOCK: a pipe of that name must not hang us.
-  const int fd = open(absl::StrCat(run_dir, "/", kRunLockName).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0 && errno == EACCES) return "not known: the run is of another user";
-  if (fd < 0) return std::nullopt;
-  std::optional<std::string> holder;
-  int result;
-  do {
-    result = flock(fd, LOCK_SH | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  if (result != 0 && errno == EWOULDBLOCK) holder = FirstLine(fd);
-  close(fd);
-  return holder;
+  const Fd file(open(absl::StrCat(run_dir, "/", kRunLockName).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open() && errno == EACCES) return "not known: the run is of another user";
+  if (!file.is_open() || TryLock(file, LOCK_SH) || errno != EWOULDBLOCK) return std::nullopt;
+  return FirstLine(file);
 }
 
 absl::StatusOr<std::unique_ptr<RunLock>> RunLock::Take(const std::string& run_dir) {
   const std::string path = absl::StrCat(run_dir, "/", kRunLockName);
   // Closed in programs that are started: a service that outlives the orchestrator does not hold its lock.
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
-  std::unique_ptr<RunLock> lock(new RunLock(fd));
+  Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!file.is_open()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   // One that was made for others to read. It may be somebody else's who lets this user write it.
-  if (struct stat info; fstat(fd, &info) == 0 && info.st_uid == geteuid()) fchmod(fd, 0600);
-  int result;
-  do {
-    result = flock(fd, LOCK_EX | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  if (result != 0 && errno == EWOULDBLOCK) {
-    const std::string holder = FirstLine(fd);
+  if (struct stat info; fstat(file.get(), &info) == 0 && info.st_uid == geteuid()) fchmod(file.get(), 0600);
+  const bool locked = TryLock(file, LOCK_EX);
+  if (!locked && errno == EWOULDBLOCK) {
+    const std::string holder = FirstLine(file);
     return absl::AbortedError(absl::StrCat("run_dir ", run_dir, " is in use by another orchestrator",
                                            holder.empty() ? "" : absl::StrCat(" (", holder, ")"),
                                            "; end it first, or give another run_dir"));
   }
-  if (result != 0) {
+  if (!locked) {
     const absl::Status error = absl::ErrnoToStatus(errno, absl::StrCat("cannot lock ", path));
     return absl::UnimplementedError(
         absl::StrCat(error.message(),
                      "; give a run_dir on a file system with locks (flock), so that no second "
                      "orchestrator can use it"));
   }
-  char host[256] = "localhost";
-  gethostname(host, sizeof(host) - 1);
   const std::string holder =
-      absl::StrCat("process ", getpid(), " on ", host, ", started ",
+      absl::StrCat("process ", getpid(), " on ", HostName(), ", started ",
                    absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::Now(), absl::UTCTimeZone()), "\n");
-  if (ftruncate(fd, 0) != 0 || pwrite(fd, holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size())) {
+  if (ftruncate(file.get(), 0) != 0 || !WriteAllAt(file.get(), 0, holder)) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
   }
-  return lock;
+  return absl::WrapUnique(new RunLock(std::move(file)));
 }
-
-RunLock::~RunLock() { close(fd_); }
 
 }  // namespace quartet

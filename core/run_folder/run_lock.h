@@ -4,8 +4,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "core/base/fd.h"
 
 namespace quartet {
 
@@ -22,13 +24,10 @@ class RunLock {
   // Who holds it: process, host and since when; nothing where nobody does. Of another user's run that cannot be told,
   // and that is what it says.
   static std::optional<std::string> HolderOf(const std::string& run_dir);
-  ~RunLock();
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
 
  private:
-  explicit RunLock(int fd) : fd_(fd) {}
-  const int fd_;
+  explicit RunLock(Fd file) : file_(std::move(file)) {}
+  const Fd file_;
 };
 
 }  // namespace quartet

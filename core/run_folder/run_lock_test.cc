@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/testing/scratch_folder.h"
+#include "core/network/host_name.h"
 
 namespace quartet {
 namespace {
@@ -23,11 +24,9 @@ TEST(RunLock, RefusesASecondHolderAndNamesTheFirst) {
   ASSERT_TRUE(first.ok()) << first.status();
   const absl::Status second = RunLock::Take(scratch.path()).status();
   EXPECT_EQ(second.code(), absl::StatusCode::kAborted);
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
   EXPECT_THAT(
       std::string(second.message()),
-      AllOf(HasSubstr(scratch.path()), HasSubstr(absl::StrCat("process ", getpid(), " on ", host, ", started 2")),
+      AllOf(HasSubstr(scratch.path()), HasSubstr(absl::StrCat("process ", getpid(), " on ", HostName(), ", started 2")),
             HasSubstr("give another run_dir")));
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/utf8.h"
 
 namespace quartet {
 namespace {
@@ -23,12 +24,6 @@ size_t LengthThatFits(std::vector<size_t> sizes, size_t bytes) {
 }
 
 }  // namespace
-
-size_t WholeCharacters(std::string_view text, size_t at) {
-  // Bytes that a character goes on with are 10xxxxxx.
-  while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
-  return at;
-}
 
 void CutToFit(size_t bytes, std::vector<SampleSequence>* sequences) {
   size_t spans_left = bytes / kBytesPerSpan;

@@ -2,15 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <string_view>
 #include <vector>
 
 #include "core/run_folder/records.h"
 
 namespace quartet {
-
-// Of the first `at` bytes of `text`, UTF-8, those of whole characters.
-size_t WholeCharacters(std::string_view text, size_t at);
 
 // Leaves of the sequences what has about `bytes`, and says in its place where something is missing: the longest spans
 // lose their middles, so that these are of one length, between characters; of more than bytes / 64 spans the last ones

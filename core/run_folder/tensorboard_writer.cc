@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/status_macros.h"
+#include "core/network/host_name.h"
 #include "core/run_folder/tensorboard_event.pb.h"
 
 namespace quartet {
@@ -85,14 +86,11 @@ TensorBoardParts SplitTensorBoardFile(std::string_view file, int64_t steps) {
 
 absl::StatusOr<std::unique_ptr<TensorBoardWriter>> TensorBoardWriter::Create(const std::string& folder,
                                                                              absl::Time now) {
-  char host[256] = "localhost";
-  gethostname(host, sizeof(host) - 1);
   // TensorBoard takes every file whose name contains "tfevents".
   absl::StatusOr<std::unique_ptr<AppendFile>> created;
   int64_t second = absl::ToUnixSeconds(now);
   do {  // a run that goes on at once takes the next name that is free
-    created =
-        AppendFile::Create(absl::StrFormat("%s/events.out.tfevents.%010d.%s", folder, second++, std::string(host)));
+    created = AppendFile::Create(absl::StrFormat("%s/events.out.tfevents.%010d.%s", folder, second++, HostName()));
   } while (absl::IsAlreadyExists(created.status()));
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<AppendFile> file, std::move(created));
   TensorBoardEvent event;

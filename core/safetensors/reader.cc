@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/hash.h"
+#include "core/base/input_file.h"
 #include "core/base/status_macros.h"
-#include "core/data/input_file.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
 
@@ -217,6 +220,12 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& 
 
 int64_t DtypeSize(Dtype dtype) { return kDtypes[static_cast<int>(dtype)].size; }
 std::string_view DtypeName(Dtype dtype) { return kDtypes[static_cast<int>(dtype)].name; }
+
+std::string ShapeText(absl::Span<const int64_t> shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
+
+int64_t NumelOf(absl::Span<const int64_t> shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
 
 int64_t TensorInfo::numel() const { return static_cast<int64_t>(bytes) / DtypeSize(dtype); }
 

@@ -10,12 +10,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace quartet {
 
 enum class Dtype { kF32, kF16, kBF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool };
 int64_t DtypeSize(Dtype dtype);
 std::string_view DtypeName(Dtype dtype);  // "F32", "BF16", ...
+
+// "[2, 3]"
+std::string ShapeText(absl::Span<const int64_t> shape);
+// How many elements a tensor of the shape has.
+int64_t NumelOf(absl::Span<const int64_t> shape);
 
 struct TensorInfo {
   Dtype dtype;

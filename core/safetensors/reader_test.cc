@@ -18,6 +18,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+TEST(Shape, IsShownWithItsNumberOfElements) {
+  EXPECT_EQ(ShapeText({2, 3}), "[2, 3]");
+  EXPECT_EQ(NumelOf({2, 3}), 6);
+  EXPECT_EQ(ShapeText({}), "[]");
+  EXPECT_EQ(NumelOf({}), 1) << "a scalar";
+  EXPECT_EQ(NumelOf({5, 0}), 0);
+}
+
 class CheckpointReaderTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/fd.h"
 #include "core/base/files.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
@@ -40,18 +41,10 @@ absl::Status FileError(const std::string& path, const std::string& what, int err
   }
 }
 
-absl::Status WriteAll(int fd, uint64_t offset, const void* data, uint64_t bytes, const std::string& path,
-                      const std::string& what) {
-  const char* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = pwrite(fd, at, std::min<uint64_t>(bytes, 1 << 30), offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return FileError(path, absl::StrCat("writing ", what), errno);
-    at += n;
-    offset += n;
-    bytes -= n;
-  }
-  return absl::OkStatus();
+absl::Status WriteAt(int fd, uint64_t offset, const void* data, uint64_t bytes, const std::string& path,
+                     const std::string& what) {
+  if (WriteAllAt(fd, offset, {static_cast<const char*>(data), bytes})) return absl::OkStatus();
+  return FileError(path, absl::StrCat("writing ", what), errno);
 }
 
 // What the system may keep to itself before it is told to write: syncing in the end is then no matter of minutes.
@@ -100,16 +93,14 @@ struct Slot {
 struct SafetensorsWriter::Impl {
   std::string path;
   std::string partial_path;
-  int fd = -1;
+  Fd file;
   uint64_t file_bytes = 0;
   uint64_t header_hash = 0;
   uint64_t kept_back = 0;  // bytes written since the system was told to write
   std::vector<Slot> slots;
 
   ~Impl() {
-    if (fd < 0) return;
-    close(fd);
-    unlink(partial_path.c_str());
+    if (file.is_open()) unlink(partial_path.c_str());
   }
 };
 
@@ -170,21 +161,22 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(con
   impl->file_bytes = data_begin + data_bytes;
   impl->header_hash = HashBytes(text);
 
-  impl->fd = open(impl->partial_path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (impl->fd < 0) return FileError(impl->partial_path, "cannot be created", errno);
+  impl->file.Reset(open(impl->partial_path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!impl->file.is_open()) return FileError(impl->partial_path, "cannot be created", errno);
   // A disk that is too full says so now, not after an hour of writing. Not every file system can reserve.
-  if (fallocate(impl->fd, 0, 0, impl->file_bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR) {
+  if (fallocate(impl->file.get(), 0, 0, impl->file_bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
+      errno != EINTR) {
     return FileError(impl->partial_path, absl::StrCat("reserving ", impl->file_bytes, " bytes"), errno);
   }
   QUARTET_RETURN_IF_ERROR(
-      WriteAll(impl->fd, 0, &header_bytes, sizeof(header_bytes), impl->partial_path, "the header's length"));
+      WriteAt(impl->file.get(), 0, &header_bytes, sizeof(header_bytes), impl->partial_path, "the header's length"));
   QUARTET_RETURN_IF_ERROR(
-      WriteAll(impl->fd, sizeof(header_bytes), text.data(), text.size(), impl->partial_path, "the header"));
+      WriteAt(impl->file.get(), sizeof(header_bytes), text.data(), text.size(), impl->partial_path, "the header"));
   return std::unique_ptr<SafetensorsWriter>(new SafetensorsWriter(std::move(impl)));
 }
 
 absl::Status SafetensorsWriter::Write(int entry, uint64_t offset, const void* data, uint64_t bytes) {
-  if (impl_->fd < 0) return absl::FailedPreconditionError(absl::StrCat(impl_->path, ": is closed already"));
+  if (!impl_->file.is_open()) return absl::FailedPreconditionError(absl::StrCat(impl_->path, ": is closed already"));
   if (entry < 0 || entry >= impl_->slots.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(impl_->path, ": there is no tensor ", entry, "; ", impl_->slots.size(), " were declared"));
@@ -194,12 +186,12 @@ absl::Status SafetensorsWriter::Write(int entry, uint64_t offset, const void* da
     return absl::OutOfRangeError(absl::StrCat(impl_->path, ": ", bytes, " bytes at byte ", offset, " of tensor \"",
                                               slot.name, "\" are too many; it has ", slot.bytes));
   }
-  QUARTET_RETURN_IF_ERROR(WriteAll(impl_->fd, slot.offset + offset, data, bytes, impl_->partial_path,
-                                   absl::StrCat("tensor \"", slot.name, "\"")));
+  QUARTET_RETURN_IF_ERROR(WriteAt(impl_->file.get(), slot.offset + offset, data, bytes, impl_->partial_path,
+                                  absl::StrCat("tensor \"", slot.name, "\"")));
   impl_->kept_back += bytes;
   if (impl_->kept_back >= kWriteBackBytes) {
     // Only begins; what goes wrong, fsync says.
-    sync_file_range(impl_->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    sync_file_range(impl_->file.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
     impl_->kept_back = 0;
   }
   if (!slot.written.Add(offset, offset + bytes)) {
@@ -210,7 +202,7 @@ absl::Status SafetensorsWriter::Write(int entry, uint64_t offset, const void* da
 }
 
 absl::Status SafetensorsWriter::Close() {
-  if (impl_->fd < 0) return absl::FailedPreconditionError(absl::StrCat(impl_->path, ": is closed already"));
+  if (!impl_->file.is_open()) return absl::FailedPreconditionError(absl::StrCat(impl_->path, ": is closed already"));
   for (const Slot& slot : impl_->slots) {
     const uint64_t missing = slot.written.FirstMissing();
     if (missing < slot.bytes) {
@@ -218,12 +210,11 @@ absl::Status SafetensorsWriter::Close() {
           absl::StrCat(impl_->path, ": byte ", missing, " of tensor \"", slot.name, "\" was never written"));
     }
   }
-  if (fsync(impl_->fd) != 0) return FileError(impl_->partial_path, "fsync", errno);
+  if (fsync(impl_->file.get()) != 0) return FileError(impl_->partial_path, "fsync", errno);
   if (rename(impl_->partial_path.c_str(), impl_->path.c_str()) != 0) {
     return FileError(impl_->path, "rename into place", errno);
   }
-  const int fd = std::exchange(impl_->fd, -1);
-  if (close(fd) != 0) return FileError(impl_->path, "close", errno);
+  if (close(impl_->file.Release()) != 0) return FileError(impl_->path, "close", errno);
   // The name itself reaches the disk with its folder.
   return SyncFolderOf(impl_->path);
 }

@@ -4,9 +4,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "core/base/files.h"
 #include "core/base/hash.h"
+#include "core/base/hash_text.h"
 #include "core/config/services.h"
 
 namespace quartet {
@@ -27,7 +27,7 @@ std::map<std::string, std::string> ReportedFields(const RunConfig& config, std::
     if (!IsModel(field) || !absl::CUnescape(value.substr(1, value.size() - 2), &folder)) continue;
     for (const char* file : {"/config.json", "/adapter_config.json"}) {
       const absl::StatusOr<std::string> text = ReadFile(folder + file);
-      if (text.ok()) reported[field + file] = absl::StrFormat("of the hash %016x", HashBytes(*text));
+      if (text.ok()) reported[field + file] = absl::StrCat("of the hash ", HashText(HashBytes(*text)));
     }
   }
   return reported;

@@ -1,7 +1,5 @@
 #include "core/terminal/continue_command.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <vector>
 
@@ -9,17 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "core/base/environment.h"
 
 namespace quartet {
-namespace {
-
-std::string Environment(const char* name) {
-  const char* value = getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-}  // namespace
-
 std::string ShellWord(const std::string& word) {
   constexpr char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
   if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;

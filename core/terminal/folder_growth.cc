@@ -1,17 +1,18 @@
 #include "core/terminal/folder_growth.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/base/pause.h"
 
 namespace quartet {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{300};
+constexpr absl::Duration kLook = absl::Milliseconds(300);
 constexpr int kMiBBits = 20;
 
 }  // namespace
@@ -30,20 +31,13 @@ int64_t BytesBelow(const std::string& folder) {
 }
 
 FolderGrowth::FolderGrowth(TerminalView& view, std::string folder, int64_t expected)
-    : view_(view), folder_(std::move(folder)), expected_(expected), thread_([this] { Watch(); }) {}
+    : view_(view),
+      folder_(std::move(folder)),
+      expected_(expected),
+      thread_([this](const std::stop_token& stop) { Watch(stop); }) {}
 
-FolderGrowth::~FolderGrowth() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
-
-void FolderGrowth::Watch() {
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kLook, [this] { return ending_; })) {
+void FolderGrowth::Watch(const std::stop_token& stop) {
+  while (PauseFor(stop, kLook)) {
     const int64_t written = BytesBelow(folder_) >> kMiBBits;
     const int64_t expected = expected_ >> kMiBBits;
     if (expected > 0) {

@@ -1,9 +1,8 @@
 // How far a folder is that others write, on the live line.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -19,20 +18,28 @@ int64_t BytesBelow(const std::string& folder);
 class FolderGrowth {
  public:
   FolderGrowth(TerminalView& view, std::string folder, int64_t expected);
-  ~FolderGrowth();
   FolderGrowth(const FolderGrowth&) = delete;
   FolderGrowth& operator=(const FolderGrowth&) = delete;
 
  private:
-  void Watch();
+  void Watch(const std::stop_token& stop);
 
   TerminalView& view_;
   const std::string folder_;
   const int64_t expected_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ending_ = false;  // guarded by mutex_
-  std::thread thread_;
+  std::jthread thread_;
 };
+
+// Runs `write`, by which others write `folder`, and shows its growth. `bytes`: what the folder is expected to have;
+// what it has, afterwards.
+template <typename Write>
+auto ShowGrowth(TerminalView& view, const std::string& folder, int64_t* bytes, const Write& write) {
+  auto written = [&] {
+    const FolderGrowth growth(view, folder, *bytes);
+    return write();
+  }();
+  *bytes = BytesBelow(folder);
+  return written;
+}
 
 }  // namespace quartet

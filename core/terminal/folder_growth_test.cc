@@ -62,6 +62,18 @@ TEST_F(FolderGrowthTest, IsWhatIsThereWhereItsEndIsNotKnown) {
   EXPECT_THAT(LineWith("MiB"), HasSubstr("2 MiB written"));
 }
 
+TEST_F(FolderGrowthTest, LeavesTheBytesThatWereWritten) {
+  TerminalView view(out_, false);
+  int64_t bytes = 0;
+  EXPECT_EQ(ShowGrowth(view, folder_, &bytes,
+                       [&] {
+                         Write("policy/weights", 3);
+                         return std::string("done");
+                       }),
+            "done");
+  EXPECT_EQ(bytes, 3 << 20);
+}
+
 TEST_F(FolderGrowthTest, OfNothingIsNothing) {
   EXPECT_EQ(BytesBelow(folder_ + "/none"), 0);
   EXPECT_EQ(BytesBelow(folder_), 0);

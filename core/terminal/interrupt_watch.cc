@@ -14,11 +14,12 @@
 
 namespace quartet {
 
-InterruptWatch::InterruptWatch(Cancellation* cancellation) : thread_([this, cancellation] { Watch(cancellation); }) {}
+InterruptWatch::InterruptWatch(Cancellation* cancellation)
+    : thread_([this, cancellation](const std::stop_token& stop) { Watch(cancellation, stop); }) {}
 
-void InterruptWatch::Watch(Cancellation* cancellation) {
+void InterruptWatch::Watch(Cancellation* cancellation, const std::stop_token& stop) {
   bool cancelled = false, hung_up = false;
-  while (!stopping_) {
+  while (!stop.stop_requested()) {
     const std::optional<std::string> reason = signal_.Wait(absl::Milliseconds(100));
     if (!reason.has_value()) continue;
     // Of a terminal that is closed it comes from the kernel and from the shell: more of them say nothing new.
@@ -43,11 +44,6 @@ void InterruptWatch::Watch(Cancellation* cancellation) {
     if (number == 0) return;
     std::fprintf(stderr, "\n%s: the run and its services are ending; one more ends at once\n", reason->c_str());
   }
-}
-
-InterruptWatch::~InterruptWatch() {
-  stopping_ = true;
-  thread_.join();
 }
 
 }  // namespace quartet

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <stop_token>
 #include <thread>
 
 #include "core/cancellation/cancellation.h"
@@ -17,19 +18,17 @@ class InterruptWatch {
  public:
   // `cancellation` outlives it.
   explicit InterruptWatch(Cancellation* cancellation);
-  ~InterruptWatch();
 
   // What a program ends with that was told to: 128 and the number of the signal that came last, so 130, 143 or 129
   // after SIGINT, SIGTERM or SIGHUP. 0: none has come. Thread safe.
   int exit_code() const { return exit_code_; }
 
  private:
-  void Watch(Cancellation* cancellation);
+  void Watch(Cancellation* cancellation, const std::stop_token& stop);
 
   StopSignal signal_;
-  std::atomic<bool> stopping_{false};
   std::atomic<int> exit_code_{0};
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace quartet

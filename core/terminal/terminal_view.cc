@@ -85,6 +85,13 @@ void TerminalView::PrintAndBegin(const std::string& phase) {
   Begin(phase);
 }
 
+std::function<void(const std::string& waiting, const std::string& detail)> TerminalView::ShowLoading() {
+  return [this](const std::string& waiting, const std::string& detail) {
+    PrintAndBegin(waiting);
+    Progress(0, detail);
+  };
+}
+
 void TerminalView::Progress(int64_t done, const std::string& detail) {
   std::lock_guard<std::mutex> lock(mutex_);
   done_ = std::max(done_, done);

@@ -39,6 +39,8 @@ class TerminalView {
   void PrintAndBegin(const std::string& phase);
   // Of `total`. Never goes back. `detail`: what is being done just now.
   void Progress(int64_t done, const std::string& detail = "");
+  // An OnLoading (core/clients/handshake.h) that shows what is waited for. This outlives it.
+  std::function<void(const std::string& waiting, const std::string& detail)> ShowLoading();
   // Clears the live line.
   void End();
 

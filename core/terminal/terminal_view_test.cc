@@ -48,6 +48,17 @@ TEST(TerminalView, WritesPlainLinesWhereThereIsNoTerminal) {
   EXPECT_EQ(text, "step 1\n");
 }
 
+TEST(TerminalView, SaysOnceWhatIsWaitedFor) {
+  const std::string text = Written(true, [](TerminalView& view) {
+    const auto show = view.ShowLoading();
+    show("waiting for the rollout", "reading weights, 3 of 12");
+    show("waiting for the rollout", "reading weights, 4 of 12");
+    show("waiting for the scorer", "");
+  });
+  EXPECT_THAT(text, AllOf(HasSubstr("waiting for the rollout\n"), HasSubstr("waiting for the scorer\n")));
+  EXPECT_EQ(text.find("waiting for the rollout\n"), text.rfind("waiting for the rollout\n"));
+}
+
 TEST(TerminalView, ShowsWhatIsBeingDoneWithABarOnATerminal) {
   const std::string text = Written(true, [](TerminalView& view) {
     view.Begin("generate", 10);

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/utf8.h"
+
 namespace quartet {
 namespace {
 
@@ -14,9 +16,7 @@ constexpr size_t kMostPending = 16;                       // tokens in a row tha
 
 // Bytes of whole characters that both begin with.
 size_t CommonBytes(std::string_view a, std::string_view b) {
-  size_t bytes = std::ranges::mismatch(a, b).in1 - a.begin();
-  while (bytes > 0 && bytes < a.size() && (a[bytes] & 0xC0) == 0x80) --bytes;
-  return bytes;
+  return WholeCharacters(a, std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
 // Gives out texts in order. Invariant: what was given out is what the whole text begins with.

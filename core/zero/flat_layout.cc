@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "core/base/division.h"
+
 namespace quartet {
 namespace {
 
 constexpr int64_t kAlignmentBytes = 256;
-
-int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 }  // namespace
 

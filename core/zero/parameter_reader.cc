@@ -22,8 +22,6 @@ namespace {
 // Elements taken from a file at a time: what a rank holds beside its shard while it loads.
 constexpr int64_t kReadElements = 1 << 20;
 
-std::string ShapeName(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
-
 absl::StatusOr<at::ScalarType> ScalarTypeOf(Dtype dtype) {
   switch (dtype) {
     case Dtype::kF32:
@@ -50,8 +48,8 @@ absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& para
   const TensorInfo& info = found->second;
   const std::string where = absl::StrCat(reader.files()[info.file], ": tensor ", parameter.name);
   if (info.shape != parameter.stored_shape()) {
-    return absl::InvalidArgumentError(absl::StrCat(where, " has shape ", ShapeName(info.shape), ", the model needs ",
-                                                   ShapeName(parameter.stored_shape())));
+    return absl::InvalidArgumentError(absl::StrCat(where, " has shape ", ShapeText(info.shape), ", the model needs ",
+                                                   ShapeText(parameter.stored_shape())));
   }
   QUARTET_ASSIGN_OR_RETURN(const at::ScalarType dtype, Prefixed(where, ScalarTypeOf(info.dtype)));
   const StridedRange stored = parameter.stored_range();
@@ -79,14 +77,12 @@ absl::Status ReadPiece(const CheckpointReader& reader, const ParameterSpec& para
 
 namespace {
 
-uint64_t Mix(uint64_t x) { return SplitMixFinalise(x + kSplitMixStride); }
-
 // Draws element `position` from N(0, 1) by Box and Muller's transform: a function of its arguments alone, so that every
 // world size draws the same values.
 double NormalAt(uint64_t seed, int64_t position) {
-  const uint64_t key = Mix(seed) ^ (2 * static_cast<uint64_t>(position));
-  const double u = (static_cast<double>(Mix(key) >> 11) + 1) * 0x1p-53;  // (0, 1]
-  const double v = static_cast<double>(Mix(key ^ 1) >> 11) * 0x1p-53;
+  const uint64_t key = SplitMix(seed) ^ (2 * static_cast<uint64_t>(position));
+  const double u = (static_cast<double>(SplitMix(key) >> 11) + 1) * 0x1p-53;  // (0, 1]
+  const double v = static_cast<double>(SplitMix(key ^ 1) >> 11) * 0x1p-53;
   return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
 }
 
@@ -104,9 +100,10 @@ void DrawPiece(uint64_t seed, int64_t hidden_size, const FlatPiece& piece, const
 void DrawFactorA(uint64_t seed, const ParameterSpec& factor, const FlatPiece& piece, const at::Tensor& out) {
   std::vector<float> values(piece.count);
   const double bound = 1 / std::sqrt(static_cast<double>(factor.stored_shape().back()));
-  const uint64_t key = HashBytes(factor.name, Mix(seed));
+  const uint64_t key = HashBytes(factor.name, SplitMix(seed));
   for (int64_t i = 0; i < piece.count; ++i) {
-    const double u = static_cast<double>(Mix(key ^ static_cast<uint64_t>(piece.begin + i)) >> 11) * 0x1p-53;  // [0, 1)
+    const double u =
+        static_cast<double>(SplitMix(key ^ static_cast<uint64_t>(piece.begin + i)) >> 11) * 0x1p-53;  // [0, 1)
     values[i] = static_cast<float>(bound * (2 * u - 1));
   }
   out.copy_(at::from_blob(values.data(), {piece.count}, at::TensorOptions(at::kFloat)));

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/division.h"
 #include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
@@ -412,7 +413,7 @@ std::vector<at::Tensor> ShardedModel::Impl::NewBuffers(MemoryTier tier) const {
   int64_t numel = 0;
   for (int g = 0; g < static_cast<int>(flat.size()); ++g) {
     begins.push_back(numel);
-    numel += (flat[g].shard + step - 1) / step * step;
+    numel += RoundUp(flat[g].shard, step);
   }
   const at::Tensor block = Zeros(tier, MemoryCategory::kParameters, numel, shard_dtype());
   std::vector<at::Tensor> buffers;

@@ -22,7 +22,6 @@
 #include <sys/resource.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <iostream>
@@ -40,6 +39,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/comm/testing/rank_threads.h"
 #include "core/hardware/device.h"
 #include "core/memory/block_cache.h"
@@ -196,7 +196,7 @@ int Main(int argc, char** argv) {
     if (on_cuda) ResetPeakTensors(device);
     for (int64_t step = 0; step < steps; ++step) {
       group.Barrier();
-      const auto begin = std::chrono::steady_clock::now();
+      const Stopwatch whole_step;
       std::optional<ReuseScope> reuse(std::in_place);
       double loss = 0;
       for (int64_t m = 0; m < micro_batches; ++m) {
@@ -219,7 +219,7 @@ int Main(int argc, char** argv) {
       const StepResult result = (*model)->Step(learning_rate, /*max_norm=*/0);
       reuse.reset();
       group.Barrier();
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      const double seconds = whole_step.Seconds();
       const at::Tensor total = at::full({1}, loss, at::kDouble);
       group.AllReduceSum(total)->Wait();
       if (group.rank() != 0) continue;

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/testing/scratch_folder.h"
+#include "core/clients/testing/fake_services.h"
 #include "orchestrator/agents/testing/template_tokenizer.h"
-#include "orchestrator/testing/fake_services.h"
 
 namespace quartet {
 namespace {
@@ -74,6 +74,8 @@ TEST_F(EpisodeAnswersTest, EndAtOnceWhereTheRolloutIsGone) {
   GenerateHeader header;
   header.mutable_sampling()->set_n_samples(2);
   header.mutable_sampling()->set_max_new_tokens(8);
+  header.mutable_sampling()->set_temperature(1);
+  header.mutable_sampling()->set_top_p(1);
   PromptRecord prompt;
   prompt.place = "rows.jsonl, line 1";
   const absl::Status status =

@@ -302,7 +302,7 @@ TEST_F(EpisodeLimitsTest, WaitsForRoomUntilItIsClosed) {
 TEST_F(EpisodeLimitsTest, RefusesNoBodyForThoseOfOthers) {
   Start();
   const OpenEpisode episode = server_->Open(1);
-  const std::string body(16 << 20, ' ');
+  const std::string body(16 << 20, 'x');
   std::deque<HttpClient> clients;
   for (int i = 0; i < 20; ++i) {
     HttpClient& client = clients.emplace_back(PortOf(episode));
@@ -311,7 +311,7 @@ TEST_F(EpisodeLimitsTest, RefusesNoBodyForThoseOfOthers) {
                              "\r\nContent-Length: ", body.size(), "\r\n\r\n"));
     client.Send(body.substr(1));
   }
-  for (HttpClient& client : clients) client.Send(" ");
+  for (HttpClient& client : clients) client.Send("x");
   for (HttpClient& client : clients) EXPECT_EQ(client.Read().status, 400) << "no JSON";
   EXPECT_EQ(server_->Close(episode.key).refused, 20);
 }

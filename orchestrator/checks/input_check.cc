@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/division.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/state_folder.h"
@@ -110,9 +111,9 @@ absl::Status CheckAdapters(const std::string& folder, const ParameterLayout& lay
         return absl::NotFoundError(absl::StrCat("the adapters in ", folder, " have no tensor ", parameter.name));
       }
       if (found->second.shape == parameter.shape) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          reader->files().front(), ": tensor ", parameter.name, " has shape [",
-          absl::StrJoin(found->second.shape, ", "), "], the model needs [", absl::StrJoin(parameter.shape, ", "), "]"));
+      return absl::InvalidArgumentError(absl::StrCat(reader->files().front(), ": tensor ", parameter.name,
+                                                     " has shape ", ShapeText(found->second.shape),
+                                                     ", the model needs ", ShapeText(parameter.shape)));
     }
   }
   return absl::OkStatus();
@@ -143,10 +144,9 @@ absl::Status CheckWeights(const ModelUse& use, ModelConfig model) {
         return absl::NotFoundError(absl::StrCat("the weights in ", folder, " have no tensor ", name, why));
       }
       if (found->second.shape == parameter.shape || (is_score && brings_head)) continue;
-      return absl::InvalidArgumentError(absl::StrCat(reader->files()[found->second.file], ": tensor ", name,
-                                                     " has shape [", absl::StrJoin(found->second.shape, ", "),
-                                                     "], the model needs [", absl::StrJoin(parameter.shape, ", "), "]",
-                                                     is_score ? ": train and save it with num_labels=1" : ""));
+      return absl::InvalidArgumentError(absl::StrCat(
+          reader->files()[found->second.file], ": tensor ", name, " has shape ", ShapeText(found->second.shape),
+          ", the model needs ", ShapeText(parameter.shape), is_score ? ": train and save it with num_labels=1" : ""));
     }
   }
   return model.lora.has_value() ? CheckAdapters(use.folder, MakeLoraLayout(model, layout)) : absl::OkStatus();
@@ -157,7 +157,7 @@ absl::Status CheckCache(const ModelConfig& model, const RunConfig& config) {
   const RolloutConfig& rollout = config.rollout();
   if (rollout.has_gpu_memory_utilization()) return absl::OkStatus();  // the cache is what room there is
   const int64_t length = rollout.max_model_len() > 0 ? rollout.max_model_len() : LongestSequence(config);
-  const int64_t blocks = (length + rollout.block_size() - 1) / rollout.block_size();
+  const int64_t blocks = CeilDivide(length, rollout.block_size());
   const int64_t token_bytes = 2 * model.num_hidden_layers *
                               (model.num_key_value_heads / rollout.tensor_parallel_size()) * model.head_dim *
                               (rollout.dtype() == "fp32" ? 4 : 2);

@@ -81,25 +81,24 @@ absl::StatusOr<std::unique_ptr<Prompts>> Prompts::Open(const RunConfig& config, 
   const PromptKeys keys = {data.input_key(), data.label_key(), data.label_extract()};
   std::unique_ptr<Prompts> prompts(new Prompts());
   QUARTET_ASSIGN_OR_RETURN(LabelReader reader, LabelReader::Create(config.reward()));
-  prompts->read_ = [keys, config, labels = std::make_shared<const LabelReader>(std::move(reader)),
-                    &tokenizer](const Record& record) { return ReadPrompt(record, keys, config, *labels, tokenizer); };
+  auto make = [keys, config, labels = std::make_shared<const LabelReader>(std::move(reader)), &tokenizer,
+               sources = &prompts->sources_](const Record& record) -> absl::StatusOr<PromptRecord> {
+    QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, ReadPrompt(record, keys, config, *labels, tokenizer));
+    sources->Count(&prompt);
+    return prompt;
+  };
   DatasetOptions options = DatasetOptionsOf(config);
   options.option = "data.prompt_data";
   options.paths.assign(data.prompt_data().begin(), data.prompt_data().end());
   options.weights.assign(data.prompt_data_probs().begin(), data.prompt_data_probs().end());
   options.max_rows = data.max_samples();
   options.keys = RowKeys(keys, config);
-  const auto check = [&prompts](const Record& record) -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, prompts->read_(record));
-    prompts->checked_hash_ =
-        HashBytes({reinterpret_cast<const char*>(prompt.ids.data()), prompt.ids.size() * sizeof(prompt.ids[0])},
-                  prompts->checked_hash_);
-    prompts->sources_.Count(&prompt);
-    if (prompts->first_.ids.empty()) prompts->first_ = std::move(prompt);
-    return absl::OkStatus();
-  };
-  QUARTET_ASSIGN_OR_RETURN(prompts->dataset_, Dataset::Open(std::move(options), check, progress));
+  QUARTET_ASSIGN_OR_RETURN(prompts->made_, MadeRows<PromptRecord>::Open(options, std::move(make), progress));
   return prompts;
+}
+
+uint64_t HashItem(const PromptRecord& prompt, uint64_t seed) {
+  return HashBytes({reinterpret_cast<const char*>(prompt.ids.data()), prompt.ids.size() * sizeof(prompt.ids[0])}, seed);
 }
 
 void PromptSources::Count(PromptRecord* prompt) {
@@ -108,16 +107,10 @@ void PromptSources::Count(PromptRecord* prompt) {
   names_.insert(prompt->metrics_source);
 }
 
-uint64_t Prompts::hash() const { return dataset_->hash(checked_hash_); }
-
 absl::StatusOr<std::vector<std::shared_ptr<const PromptRecord>>> Prompts::Take(int64_t begin, int64_t count) {
+  QUARTET_ASSIGN_OR_RETURN(std::vector<PromptRecord> made, made_->Take(begin, count));
   std::vector<std::shared_ptr<const PromptRecord>> prompts;
-  QUARTET_RETURN_IF_ERROR(dataset_->Take(begin, count, [&](const Record& record) -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, read_(record));
-    sources_.Count(&prompt);
-    prompts.push_back(std::make_shared<const PromptRecord>(std::move(prompt)));
-    return absl::OkStatus();
-  }));
+  for (PromptRecord& prompt : made) prompts.push_back(std::make_shared<const PromptRecord>(std::move(prompt)));
   return prompts;
 }
 

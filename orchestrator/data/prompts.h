@@ -2,16 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/data/dataset.h"
 #include "core/run_folder/run_inputs.h"
 #include "core/tokenizer/tokenizer.h"
+#include "orchestrator/data/made_rows.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -26,6 +25,8 @@ struct PromptRecord {
   std::string place;           // where its row is, for errors: option, file and line
   std::vector<int32_t> ids;
 };
+
+uint64_t HashItem(const PromptRecord& prompt, uint64_t seed);
 
 // Where prompts are from, in the order in which they are read.
 class PromptSources {
@@ -49,26 +50,23 @@ class Prompts {
   static absl::StatusOr<std::unique_ptr<Prompts>> Open(const RunConfig& config, const Tokenizer& tokenizer,
                                                        const RowProgress& progress = nullptr);
 
-  const Dataset& rows() const { return *dataset_; }
+  const Dataset& rows() const { return made_->rows(); }
   // Prompts of an epoch.
-  int64_t size() const { return dataset_->rows(); }
+  int64_t size() const { return rows().rows(); }
   // Of the first row that is used.
-  const PromptRecord& first() const { return first_; }
+  const PromptRecord& first() const { return made_->first(); }
   // Where prompts are from, for metrics, as far as they were read.
   const std::set<std::string>& sources() const { return sources_.names(); }
   // Of which prompts there are: the ids of those that were checked, the files of the others.
-  uint64_t hash() const;
+  uint64_t hash() const { return made_->hash(); }
 
   // Those at the positions [begin, begin + count) of the run.
   absl::StatusOr<std::vector<std::shared_ptr<const PromptRecord>>> Take(int64_t begin, int64_t count);
 
  private:
   Prompts() = default;
-  std::function<absl::StatusOr<PromptRecord>(const Record&)> read_;
-  std::unique_ptr<Dataset> dataset_;
-  PromptRecord first_;
   PromptSources sources_;
-  uint64_t checked_hash_ = 0;
+  std::unique_ptr<MadeRows<PromptRecord>> made_;
 };
 
 // All prompts of a set of held-out ones, in the order of its file, in memory. `option` names the file in errors.

@@ -15,6 +15,7 @@
 #include "core/clients/handshake.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/eval_sets.h"
+#include "core/errors/shown.h"
 #include "core/rewards/labels/labels.h"
 #include "orchestrator/agents/agent_process.h"
 #include "orchestrator/agents/episode_answers.h"
@@ -254,7 +255,7 @@ std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result
   }
   std::string lines;
   for (const Json& prompt : prompts) {
-    absl::StrAppend(&lines, prompt.dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
+    absl::StrAppend(&lines, OneLineJson(prompt), "\n");
   }
   return lines;
 }
@@ -370,10 +371,7 @@ absl::Status EvaluateModel(RunSession session) {
   QUARTET_RETURN_IF_ERROR(session.OpenFolder({}));
   QUARTET_RETURN_IF_ERROR(session.StartServices());
   QUARTET_ASSIGN_OR_RETURN(const Services services, ConnectServices(config, &session.cancellation()));
-  const auto on_loading = [&view](const std::string& waiting, const std::string& detail) {
-    view.PrintAndBegin(waiting);
-    view.Progress(0, detail);
-  };
+  const auto on_loading = view.ShowLoading();
   const int64_t longest = LongestSequence(config);
   uint64_t policy_version = 0;
   for (ServiceClient* client :

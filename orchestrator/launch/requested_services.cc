@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
+#include "core/base/fd.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/network/address.h"
@@ -36,13 +37,11 @@ bool Listens(const std::string& address) {
   if (!place.ok()) return false;
   const absl::StatusOr<AddressList> found = ResolveHost(*place, SOCK_STREAM, 0);
   if (!found.ok() || *found == nullptr) return false;
-  const int fd = socket((*found)->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
+  const Fd own(socket((*found)->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!own.is_open()) return false;
   const timeval patience = {.tv_sec = 2, .tv_usec = 0};
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-  const bool listens = connect(fd, (*found)->ai_addr, (*found)->ai_addrlen) == 0;
-  close(fd);
-  return listens;
+  setsockopt(own.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+  return connect(own.get(), (*found)->ai_addr, (*found)->ai_addrlen) == 0;
 }
 
 }  // namespace
@@ -92,7 +91,7 @@ absl::StatusOr<std::string> RequestedServices::StartService(const std::string& s
       const std::string log = absl::StrCat(options_.logs_folder, "/", service, ".log");
       return absl::UnavailableError(absl::StrCat(service, " ended by itself: exit code ",
                                                  absl::StripAsciiWhitespace(ReadFile(ended).value_or("unknown")),
-                                                 ". The end of ", log, ":\n", LastLines(log, kLogLines)));
+                                                 ". The end of ", log, ":\n", EndOfLog(log, kLogLines)));
     });
   }
   if (up.ok()) return address;

@@ -15,9 +15,11 @@
 #include "core/base/files.h"
 #include "core/base/loading.h"
 #include "core/base/logging.h"
+#include "core/base/pause.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
 #include "core/config/run_config.h"
+#include "core/errors/shown.h"
 #include "core/service/process/launcher.h"
 
 namespace quartet {
@@ -30,7 +32,7 @@ constexpr absl::Duration kStopGrace = absl::Seconds(6);
 
 }  // namespace
 
-std::string LastLines(const std::string& path, int lines, int64_t from) {
+std::string EndOfLog(const std::string& path, int lines, int64_t from) {
   constexpr std::streamoff kMaxBytes = 8 << 10;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return "";
@@ -40,11 +42,7 @@ std::string LastLines(const std::string& path, int lines, int64_t from) {
   file.seekg(begin);
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  size_t start = text.size();
-  for (int i = 0; i < lines && start != std::string::npos && start > 0; ++i) start = text.rfind('\n', start - 1);
-  if (start != std::string::npos && start > 0) text.erase(0, start + 1);
-  return text;
+  return std::string(LastLines(text, lines));
 }
 
 RunConfig ServiceLauncher::Defaults(const std::vector<std::string>& services) {
@@ -66,7 +64,7 @@ std::string ServiceLauncher::LogPath(const std::string& service) const {
 }
 
 std::string ServiceLauncher::LogEnd(const std::string& service, int lines) const {
-  return LastLines(LogPath(service), lines, log_begins_.at(service));
+  return EndOfLog(LogPath(service), lines, log_begins_.at(service));
 }
 
 std::string ServiceLauncher::AddressPath(const std::string& service) const {
@@ -77,7 +75,7 @@ absl::StatusOr<std::unique_ptr<ServiceLauncher>> ServiceLauncher::Start(const Se
   QUARTET_CHECK(options.cancellation != nullptr);
   std::unique_ptr<ServiceLauncher> launcher(new ServiceLauncher(options));
   QUARTET_RETURN_IF_ERROR(launcher->StartAll());
-  launcher->watcher_ = std::thread([raw = launcher.get()] { raw->Watch(); });
+  launcher->watcher_ = std::jthread([raw = launcher.get()](const std::stop_token& stop) { raw->Watch(stop); });
   return launcher;
 }
 
@@ -232,18 +230,13 @@ void ServiceLauncher::Terminate(const std::vector<ChildProcess*>& children) {
   for (ChildProcess* child : children) child->Terminate(deadline.left());
 }
 
-void ServiceLauncher::Watch() {
-  while (true) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (stopping_) return;
-    }
+void ServiceLauncher::Watch(const std::stop_token& stop) {
+  do {
     if (absl::Status death = Poll(); !death.ok()) {
       options_.cancellation->Cancel(death);
       return;
     }
-    absl::SleepFor(kPollInterval);
-  }
+  } while (PauseFor(stop, kPollInterval));
 }
 
 absl::Status ServiceLauncher::FindDeadService(absl::Duration patience) {
@@ -260,6 +253,7 @@ void ServiceLauncher::Stop() {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
   }
+  watcher_.request_stop();
   if (watcher_.joinable()) watcher_.join();
   std::vector<ChildProcess*> children;
   for (auto& [service, child] : children_) children.push_back(child.get());

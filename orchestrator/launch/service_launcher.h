@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -93,7 +94,7 @@ class ServiceLauncher : public ServiceEngine {
   absl::Status DescribeEnd(const std::string& service, const ExitState& exit) const;
   // All at once, so that the graces do not add up.
   static void Terminate(const std::vector<ChildProcess*>& children);
-  void Watch();
+  void Watch(const std::stop_token& stop);
   std::string LogPath(const std::string& service) const;
   // Its last lines, of this start alone.
   std::string LogEnd(const std::string& service, int lines) const;
@@ -109,13 +110,13 @@ class ServiceLauncher : public ServiceEngine {
   std::map<std::string, std::string> tried_programs_, kept_programs_;
   absl::Status death_;
   bool stopping_ = false;
-  std::thread watcher_;
+  std::jthread watcher_;
 };
 
 // Of a service's log, in an error.
 inline constexpr int kLogLines = 20;
 
 // The last `lines` lines of what the file has from byte `from` on, at most 8 KiB of them; "" where it cannot be read.
-std::string LastLines(const std::string& path, int lines, int64_t from = 0);
+std::string EndOfLog(const std::string& path, int lines, int64_t from = 0);
 
 }  // namespace quartet

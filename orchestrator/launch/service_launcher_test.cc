@@ -180,14 +180,14 @@ TEST_F(ServiceLauncherTest, StopsStartingWhenTheRunIsCancelled) {
   EXPECT_EQ(ServiceLauncher::Start(Options({"scorer"})).status(), absl::CancelledError("stopped by SIGINT"));
 }
 
-TEST(LastLines, AreTheLastLines) {
+TEST(EndOfLog, IsItsLastLines) {
   const ScratchFolder scratch;
-  EXPECT_EQ(LastLines(scratch.Write("a", "1\n2\n3\n"), 2), "2\n3");
-  EXPECT_EQ(LastLines(scratch.Write("b", "1\n2"), 5), "1\n2");
-  EXPECT_EQ(LastLines(scratch.Write("c", ""), 5), "");
-  EXPECT_EQ(LastLines(scratch.Write("d", "1\n2\n3\n"), 5, /*from=*/2), "2\n3");
-  EXPECT_EQ(LastLines(scratch.path() + "/d", 5, /*from=*/100), "");
-  EXPECT_EQ(LastLines(scratch.path() + "/none", 5), "");
+  EXPECT_EQ(EndOfLog(scratch.Write("a", "1\n2\n3\n"), 2), "2\n3");
+  EXPECT_EQ(EndOfLog(scratch.Write("b", "1\n2"), 5), "1\n2");
+  EXPECT_EQ(EndOfLog(scratch.Write("c", ""), 5), "");
+  EXPECT_EQ(EndOfLog(scratch.Write("d", "1\n2\n3\n"), 5, /*from=*/2), "2\n3");
+  EXPECT_EQ(EndOfLog(scratch.path() + "/d", 5, /*from=*/100), "");
+  EXPECT_EQ(EndOfLog(scratch.path() + "/none", 5), "");
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ absl::StatusOr<std::unique_ptr<AdvantageProgram>> AdvantageProgram::Start(const 
   auto program = absl::WrapUnique(new AdvantageProgram(algorithm));
   const AdvantageCommandConfig& config = algorithm.advantage_command();
   absl::StatusOr<std::unique_ptr<PipedProcess>> process =
-      PipedProcess::Start({.argv = {"/bin/sh", "-c", config.command()}, .folder = config.command_folder()});
+      PipedProcess::Start({.argv = ShellArguments(config.command()), .folder = config.command_folder()});
   absl::Status status = process.status();
   if (status.ok()) {
     program->process_ = *std::move(process);
@@ -127,9 +127,9 @@ absl::StatusOr<std::unique_ptr<AdvantageProgram>> AdvantageProgram::Start(const 
 }
 
 absl::Status AdvantageProgram::Named(const absl::Status& status) const {
-  return WithLastWords(
-      Prefixed(absl::StrCat("algorithm.advantage_command ", Quoted(algorithm_.advantage_command().command())), status),
-      process_ == nullptr ? "" : process_->LastErrorLines());
+  const absl::Status named =
+      Prefixed(absl::StrCat("algorithm.advantage_command ", Quoted(algorithm_.advantage_command().command())), status);
+  return process_ == nullptr ? named : process_->WithLastWords(named);
 }
 
 absl::Status AdvantageProgram::Ask(int64_t step, std::vector<Experience>* batch, const std::stop_token& stop) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/config/services.h"
 #include "core/rl/options/moments.h"
 #include "orchestrator/loop/side_by_side.h"

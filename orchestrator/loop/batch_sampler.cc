@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/rl/rewards.h"
 #include "orchestrator/answers/answer.h"
 #include "orchestrator/loop/side_by_side.h"

@@ -23,10 +23,6 @@ namespace {
 
 constexpr uint64_t kShufflePurpose = 2;
 
-size_t ActionsOf(const TokenSequence& sequence) {
-  return std::count(sequence.action_mask().begin(), sequence.action_mask().end(), true);
-}
-
 }  // namespace
 
 absl::Status ComputeAdvantages(const AlgorithmConfig& algorithm, double kl_coefficient,
@@ -131,7 +127,7 @@ std::vector<TrainingSequence> MakeTrainingSequences(const std::vector<Experience
     const Experience& e = batch[step.positions[i]];
     size_t begin = 0;  // of the sequence's actions among all
     for (const TokenSequence& tokens : e.sequences) {
-      const size_t actions = ActionsOf(tokens);
+      const int64_t actions = CountActions(tokens);
       if (actions == 0) continue;
       TrainingSequence& sequence = sequences.emplace_back();
       *sequence.mutable_tokens() = tokens;

@@ -6,15 +6,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/base/division.h"
 #include "core/base/fail_point.h"
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/base/time_left.h"
 #include "core/base/trace.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/clients/handshake.h"
 #include "core/config/services.h"
 #include "core/rl/kl.h"
+#include "core/terminal/warning.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/loop/batch_annotator.h"
@@ -156,11 +159,7 @@ absl::Status PpoLoop::Prepare() {
                              .done = [this](int64_t done) { run_.view.Progress(done); },
                              .warn = [this](const std::string& warning) { return Warn(step_, warning); }});
   QUARTET_ASSIGN_OR_RETURN(const Handshake handshake,
-                           ShakeHands(run_.services, config_, run_.tokenizer.vocab_size(),
-                                      [this](const std::string& waiting, const std::string& detail) {
-                                        run_.view.PrintAndBegin(waiting);
-                                        run_.view.Progress(0, detail);
-                                      }));
+                           ShakeHands(run_.services, config_, run_.tokenizer.vocab_size(), run_.view.ShowLoading()));
   QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.resume, run_.folder.checkpoints_path(), handshake));
   QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, handshake, steps_, start_.steps_done));
   if (!handshake.rollout.http_url().empty()) {
@@ -306,8 +305,7 @@ absl::Status PpoLoop::EndStep(int64_t step, bool evaluate, Metrics* metrics) {
 }
 
 absl::Status PpoLoop::Warn(int64_t step, const std::string& warning) {
-  run_.view.Print("warning: " + warning);
-  return run_.folder.WriteEvent("warning", step, "orchestrator", warning);
+  return ShowWarning(run_.view, run_.folder, step, "orchestrator", warning);
 }
 
 // The run ends after `step`, with a checkpoint by which the evaluation is left to the run that goes on.
@@ -388,7 +386,7 @@ int64_t PromptsToDraw(const RunConfig& config, int64_t prompts) {
 int64_t PpoSteps(const RunConfig& config, int64_t prompts) {
   if (config.train().max_steps() > 0) return config.train().max_steps();
   const int64_t a_step = config.rollout().over_sampling_batch_size();
-  return std::max<int64_t>(1, (PromptsToDraw(config, prompts) + a_step - 1) / a_step);
+  return std::max<int64_t>(1, CeilDivide(PromptsToDraw(config, prompts), a_step));
 }
 
 absl::StatusOr<PpoSummary> RunPpo(const PpoRun& run) {

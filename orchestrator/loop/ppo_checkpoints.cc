@@ -1,11 +1,10 @@
 #include "orchestrator/loop/ppo_checkpoints.h"
 
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/services.h"
 #include "core/terminal/folder_growth.h"
@@ -18,7 +17,7 @@ LoopState StartOf(const PpoRun& run) {
   LoopState start = {.kl_coefficient = kl.init_kl_coef()};
   if (!run.resume.has_value()) return start;
   start.steps_done = run.resume->step;
-  start.prompts_drawn = run.resume->prompts_drawn.value_or(run.resume->step * run.resume->rollout_batch_size);
+  start.prompts_drawn = run.resume->drawn();
   // A coefficient that adapts goes on where the checkpoint left it.
   if (kl.kl_target() > 0) start.kl_coefficient = run.resume->kl_coefficient;
   return start;
@@ -30,14 +29,9 @@ PpoCheckpoints::PpoCheckpoints(const PpoRun& run) : run_(run) {
 
 absl::StatusOr<SavedStates> PpoCheckpoints::SaveStates(int64_t steps_done, Metrics* metrics) {
   const Stopwatch saving;
-  const std::string folder = run_.folder.checkpoint_path(CheckpointId(steps_done));
-  absl::StatusOr<SavedStates> saved;
-  {
-    const FolderGrowth growth(run_.view, folder, last_bytes_);
-    saved = AskForStates(steps_done);
-  }
-  QUARTET_RETURN_IF_ERROR(saved.status());
-  last_bytes_ = BytesBelow(folder);
+  QUARTET_ASSIGN_OR_RETURN(SavedStates saved,
+                           ShowGrowth(run_.view, run_.folder.checkpoint_path(CheckpointId(steps_done)), &last_bytes_,
+                                      [&] { return AskForStates(steps_done); }));
   metrics->Set("time/checkpoint", saving.Seconds());
   return saved;
 }
@@ -62,12 +56,7 @@ absl::StatusOr<SavedStates> PpoCheckpoints::AskForStates(int64_t steps_done) {
   for (const auto& [trainer, reply] :
        {std::pair("policy_trainer", &saved.policy), std::pair("critic_trainer", &saved.critic)}) {
     for (const std::string& folder : {reply->folder(), reply->state_folder()}) {
-      std::error_code error;
-      const std::string path = absl::StrCat(run_.folder.checkpoints_path(), "/", folder);
-      if (folder.empty() || std::filesystem::exists(path, error)) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the ", trainer, " has saved checkpoints/", folder, " in its own run_dir; it is not in the orchestrator's, ",
-          run_.folder.path(), ". Give all programs the same run_dir, on a file system that all of them see"));
+      if (!folder.empty()) QUARTET_RETURN_IF_ERROR(run_.folder.CheckHasSaved(trainer, folder));
     }
   }
   return saved;

@@ -2,20 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "core/base/deadline.h"
+#include "core/base/division.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/base/time_left.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/services.h"
 #include "core/rl/learning_rate.h"
 #include "core/terminal/folder_growth.h"
+#include "core/terminal/warning.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/tracing/step_trace.h"
@@ -40,9 +40,7 @@ std::string AccuracyText(const PairStats& stats) {
 }
 
 // By the steps before it.
-int64_t RowsTaken(const std::optional<CheckpointRecord>& resume) {
-  return resume.has_value() ? resume->prompts_drawn.value_or(resume->step * resume->rollout_batch_size) : 0;
-}
+int64_t RowsTaken(const std::optional<CheckpointRecord>& resume) { return resume.has_value() ? resume->drawn() : 0; }
 
 class OfflineLoop {
  public:
@@ -93,10 +91,7 @@ class OfflineLoop {
 
  private:
   absl::Status Meet() {
-    const OnLoading on_loading = [this](const std::string& waiting, const std::string& detail) {
-      run_.view.PrintAndBegin(waiting);
-      run_.view.Progress(0, detail);
-    };
+    const OnLoading on_loading = run_.view.ShowLoading();
     QUARTET_ASSIGN_OR_RETURN(
         const ServiceInfo trainer,
         CheckService(method_.trainer(), run_.config, run_.tokenizer.vocab_size(), trainer_.max_len(), on_loading));
@@ -122,7 +117,7 @@ class OfflineLoop {
   }
 
   absl::Status TakeStep(int64_t step, double learning_rate, bool judge, OfflineSummary* summary) {
-    const Deadline::Clock::time_point began = Deadline::Clock::now();
+    const Stopwatch whole_step;
     const TrainConfig& train = run_.config.train();
     const int64_t begin = rows_taken_, whole = begin + train.train_batch_size();
     const int64_t end = train.max_steps() > 0 ? whole : std::min(whole, rows_ * train.num_episodes());
@@ -137,7 +132,7 @@ class OfflineLoop {
     }
     ++optimizer_steps_;
     rows_taken_ = end;
-    const double seconds = std::chrono::duration<double>(Deadline::Clock::now() - began).count();
+    const double seconds = whole_step.Seconds();
     time_left_.AddStep(absl::Seconds(seconds));
     run_.view.Progress(step + 1);
     if (step == first_step_ || step + 1 == steps_ || (step + 1) % std::max<int64_t>(1, steps_ / kPrintedLines) == 0) {
@@ -182,8 +177,7 @@ class OfflineLoop {
     const std::string warning =
         absl::StrCat("nothing was learned in the last ", kIdleSteps, " steps: the gradient was 0. Do the rows of ",
                      plan_.section, ".data say what is to be learned?");
-    run_.view.Print("warning: " + warning);
-    return run_.folder.WriteEvent("warning", step, plan_.name, warning);
+    return ShowWarning(run_.view, run_.folder, step, plan_.name, warning);
   }
 
   // Of each step of the run in turn, also of those before a continuation: whether it is the first with which
@@ -210,22 +204,14 @@ class OfflineLoop {
   absl::StatusOr<std::string> Save(int64_t steps) {
     const std::string id = CheckpointId(steps);
     const bool save_optimizer = run_.config.train().save_optimizer() || (run_.ends_continuable && !run_.ending().ok());
-    const std::string folder = run_.folder.checkpoint_path(id);
     run_.view.Begin("checkpoint", last_checkpoint_bytes_ >> 20);
-    const auto saved = [&] {
-      const FolderGrowth growth(run_.view, folder, last_checkpoint_bytes_);
+    const auto saved = ShowGrowth(run_.view, run_.folder.checkpoint_path(id), &last_checkpoint_bytes_, [&] {
       return method_.trainer().SaveCheckpoint(static_cast<uint64_t>(steps), id, save_optimizer);
-    }();
-    last_checkpoint_bytes_ = BytesBelow(folder);
+    });
     if (!saved.ok()) return run_.folder.GiveUpCheckpoint(id, {saved.status()});
     run_.view.End();
     const std::string model = absl::StrCat(id, "/", plan_.saved);
-    std::error_code ignored;
-    if (!std::filesystem::exists(absl::StrCat(run_.folder.checkpoints_path(), "/", model), ignored)) {
-      return absl::FailedPreconditionError(absl::StrCat("the ", method_.trainer().service(), " saved ", id,
-                                                        " in its own run_dir, not in ", run_.folder.path(),
-                                                        "; give both programs the same run_dir"));
-    }
+    QUARTET_RETURN_IF_ERROR(run_.folder.CheckHasSaved(method_.trainer().service(), model));
     CheckpointRecord record;
     record.step = steps;
     record.seed = run_.config.seed();
@@ -257,7 +243,7 @@ class OfflineLoop {
 int64_t OfflineSteps(int64_t rows, const TrainConfig& train, const std::optional<CheckpointRecord>& resume) {
   if (train.max_steps() > 0) return train.max_steps();
   const int64_t batch = train.train_batch_size(), left = rows * train.num_episodes() - RowsTaken(resume);
-  return (resume.has_value() ? resume->step : 0) + (left + batch - 1) / batch;
+  return (resume.has_value() ? resume->step : 0) + CeilDivide(left, batch);
 }
 
 absl::StatusOr<OfflineSummary> RunOffline(const OfflineRun& run, OfflineMethod& method) {

@@ -1,6 +1,5 @@
 #include "orchestrator/offline/sft.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -31,7 +30,7 @@ class Sft final : public OfflineMethod {
       TokenSequence& tokens = *batch[i].mutable_tokens();
       tokens = std::move(examples[i]);
       tokens.set_index(i);
-      parts.push_back({.action_tokens = std::count(tokens.action_mask().begin(), tokens.action_mask().end(), true)});
+      parts.push_back({.action_tokens = CountActions(tokens)});
     }
     const std::vector<float> weights = LossWeights(parts, LossAggregation::kTokenMean);
     for (size_t i = 0; i < batch.size(); ++i) {

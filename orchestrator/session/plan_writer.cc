@@ -1,6 +1,5 @@
 #include "orchestrator/session/plan_writer.h"
 
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -8,31 +7,24 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "core/base/files.h"
 #include "core/base/logging.h"
+#include "core/base/pause.h"
 #include "core/service/process/child_process.h"
 #include "nlohmann/json.hpp"
 
 namespace quartet {
 namespace {
 
-constexpr std::chrono::milliseconds kPoll{100};
+constexpr absl::Duration kPoll = absl::Milliseconds(100);
 
 }  // namespace
 
 PlanWriter::PlanWriter(const std::string& run_dir, const std::string& program)
-    : thread_([this, run_dir, program] { Run(run_dir, program); }) {}
+    : thread_([run_dir, program](const std::stop_token& stop) { Run(run_dir, program, stop); }) {}
 
-PlanWriter::~PlanWriter() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  ends_.notify_all();
-  thread_.join();
-}
-
-void PlanWriter::Run(const std::string& run_dir, const std::string& program) {
+void PlanWriter::Run(const std::string& run_dir, const std::string& program, const std::stop_token& stop) {
   std::error_code none;
   if (!std::filesystem::exists(program, none)) return;
   const std::string path = run_dir + "/plan.json", made = path + ".new";
@@ -48,9 +40,7 @@ void PlanWriter::Run(const std::string& run_dir, const std::string& program) {
     return;
   }
   std::optional<ExitState> end;
-  for (std::unique_lock lock(mutex_); !end.has_value(); end = (*planner)->Poll()) {
-    if (ends_.wait_for(lock, kPoll, [this] { return ending_; })) break;
-  }
+  while (!end.has_value() && PauseFor(stop, kPoll)) end = (*planner)->Poll();
   const absl::StatusOr<std::string> text = ReadFile(made);
   const bool is_plan = text.ok() && nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false).is_object();
   if (end.has_value() && is_plan) {

@@ -10,21 +10,19 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/files.h"
-#include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/step_range.h"
 #include "core/config/template_date.h"
-#include "core/hardware/cuda_driver.h"
-#include "core/hardware/topology.h"
 #include "core/model/lora.h"
 #include "core/run_folder/checkpoint_search.h"
 #include "core/run_folder/phase_file.h"
 #include "core/run_folder/run_inputs.h"
 #include "core/run_folder/run_start.h"
 #include "core/terminal/continue_command.h"
+#include "core/terminal/warning.h"
 #include "orchestrator/checks/input_check.h"
+#include "orchestrator/launch/launch_here.h"
 #include "orchestrator/preflight/preflight.h"
 
 namespace quartet {
@@ -176,32 +174,13 @@ absl::Status RunSession::StartServices() {
   }
   if (!options_.launch) return absl::OkStatus();
   for (const Finding& finding : FindProblemsHere(config_, kind_.services)) view_.Print("warning: " + Describe(finding));
-  QUARTET_RETURN_IF_ERROR(AtomicWriteFile(folder_->launch_config_path(), PrintRunConfig(config_)));
-  const std::string programs = ServiceLauncher::DefaultProgramsFolder();
-  const HostTopology topology = ReadTopology();
-  QUARTET_ASSIGN_OR_RETURN(std::vector<RankLaunch> plan, MakeLaunchPlan(config_, kind_.services, topology, programs,
-                                                                        {"--config=" + folder_->launch_config_path()}));
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
-    WithinVisibleGpus(visible, VisibleGpus(), topology, &plan);
-  }
-  view_.Begin("starting services", static_cast<int64_t>(kind_.services.size()));
-  absl::StatusOr<std::unique_ptr<ServiceLauncher>> launcher = ServiceLauncher::Start(
-      {.services = kind_.services,
-       .programs_folder = programs,
-       .plan = std::move(plan),
-       .config_path = folder_->launch_config_path(),
-       .logs_folder = folder_->logs_path(),
-       .trace = options_.trace,
-       .cancellation = &cancellation_,
-       .on_loading = [this](int64_t up, const std::string& loading) { view_.Progress(up, loading); }});
-  view_.End();
-  QUARTET_RETURN_IF_ERROR(launcher.status());
-  launcher_ = *std::move(launcher);
+  QUARTET_ASSIGN_OR_RETURN(launcher_, LaunchHere({.services = kind_.services,
+                                                  .config_path = folder_->launch_config_path(),
+                                                  .logs_folder = folder_->logs_path(),
+                                                  .trace = options_.trace},
+                                                 "starting services", &config_, view_, cancellation_));
   std::vector<std::string> places;
-  for (const auto& [service, address] : launcher_->addresses()) {
-    MutablePlacementOf(&config_, service)->set_listen(address);
-    places.push_back(absl::StrCat(service, " ", address));
-  }
+  for (const auto& [service, address] : launcher_->addresses()) places.push_back(absl::StrCat(service, " ", address));
   view_.Print(absl::StrCat("services run: ", absl::StrJoin(places, ", ")));
   return absl::OkStatus();
 }
@@ -209,14 +188,12 @@ absl::Status RunSession::StartServices() {
 void RunSession::SayState(const std::string& state, const std::string& why) {
   std::map<std::string, std::string> services;
   for (const std::string& service : kind_.services) services[service] = PlacementOf(config_, service).listen();
-  const absl::Status said =
-      folder_->WriteState({.program = kind_.name, .state = state, .why = why, .steps = steps_, .services = services});
-  if (!said.ok()) QUARTET_LOG(kWarning) << said;
+  RunState said = {.program = kind_.name, .state = state, .why = why, .steps = steps_, .services = std::move(services)};
+  QUARTET_LOG_IF_ERROR(folder_->WriteState(said));
 }
 
 void RunSession::SayEvent(const std::string& kind, int64_t step, const std::string& text) {
-  const absl::Status said = folder_->WriteEvent(kind, step, kind_.name, text);
-  if (!said.ok()) QUARTET_LOG(kWarning) << said;
+  QUARTET_LOG_IF_ERROR(folder_->WriteEvent(kind, step, kind_.name, text));
 }
 
 void RunSession::Warn(const std::string& warning) {
@@ -279,8 +256,7 @@ void RunSession::SayMissing() {
   const std::string text =
       absl::StrCat(folder_->metrics_path(), " has no lines of steps ", DescribeSteps(missing),
                    ", which the run has made: it was cut short or damaged. They stay missing in all that is shown");
-  view_.Print("warning: " + text);
-  Warn(text);
+  QUARTET_LOG_IF_ERROR(ShowWarning(view_, *folder_, resume_->step, kind_.name, text));
 }
 
 absl::Status RunSession::End(const absl::Status& status) {

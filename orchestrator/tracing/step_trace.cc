@@ -13,6 +13,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
+#include "core/terminal/warning.h"
 
 namespace quartet {
 namespace {
@@ -148,9 +149,7 @@ absl::Status StepTrace::WriteTo(std::FILE* file, int64_t last) {
 }
 
 void StepTrace::Warn(int64_t step, const std::string& what) {
-  view_.Print("warning: " + what);
-  const absl::Status said = folder_.WriteEvent("warning", step, kOwnName, what);
-  if (!said.ok()) QUARTET_LOG(kWarning) << said;
+  QUARTET_LOG_IF_ERROR(ShowWarning(view_, folder_, step, kOwnName, what));
 }
 
 }  // namespace quartet

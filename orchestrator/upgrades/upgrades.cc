@@ -9,9 +9,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "core/base/deadline.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/clients/weight_sync.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
@@ -65,10 +65,6 @@ absl::Status CheckSameWeights(const WeightManifest& before, const WeightManifest
   return absl::OkStatus();
 }
 
-double SecondsSince(Deadline::Clock::time_point begin) {
-  return std::chrono::duration<double>(Deadline::Clock::now() - begin).count();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Upgrades>> Upgrades::Open(const UpgradeContext& context) {
@@ -87,8 +83,7 @@ void Upgrades::Say(const std::string& text) {
 }
 
 void Upgrades::WriteEvent(const std::string& kind, const std::string& text, const StepBoundary& boundary) {
-  const absl::Status said = context_.folder.WriteEvent(kind, boundary.steps_done - 1, "orchestrator", text);
-  if (!said.ok()) QUARTET_LOG(kWarning) << said;
+  QUARTET_LOG_IF_ERROR(context_.folder.WriteEvent(kind, boundary.steps_done - 1, "orchestrator", text));
 }
 
 absl::Status Upgrades::CheckPrograms(const std::string& service, const std::string& folder) const {
@@ -125,12 +120,9 @@ absl::StatusOr<std::string> Upgrades::TakeOn(const std::string& service, const B
                                              const StepBoundary& boundary) {
   if (service == "policy_trainer") as_started_.mutable_actor()->set_load_checkpoint(before.state_folder);
   if (service == "critic_trainer") as_started_.mutable_critic()->set_load_checkpoint(before.state_folder);
-  QUARTET_ASSIGN_OR_RETURN(const Handshake handshake,
-                           ShakeHands(context_.services, as_started_, context_.tokenizer_vocab_size,
-                                      [this](const std::string& waiting, const std::string& detail) {
-                                        context_.view.PrintAndBegin(waiting);
-                                        context_.view.Progress(0, detail);
-                                      }));
+  QUARTET_ASSIGN_OR_RETURN(
+      const Handshake handshake,
+      ShakeHands(context_.services, as_started_, context_.tokenizer_vocab_size, context_.view.ShowLoading()));
   const ServiceInfo& info = InfoOf(handshake, service);
   if (IsTrainer(service)) {
     QUARTET_RETURN_IF_ERROR(CheckResumedTrainer(info, *before.state, SectionOf(service), before.state_folder));
@@ -195,12 +187,12 @@ absl::StatusOr<absl::StatusOr<std::string>> Upgrades::Replace(const ControlReque
 
   Say(absl::StrCat("after step ", boundary.steps_done, ": the ", service, " of ", SourceOf(before->info),
                    " is stopped"));
-  const Deadline::Clock::time_point begin = Deadline::Clock::now();
+  const Stopwatch taken_so_far;
   QUARTET_RETURN_IF_ERROR(context_.engine->StopService(service));
   const absl::StatusOr<std::string> replaced = StartAndTakeOn(service, request.programs_folder, *before, boundary);
   if (replaced.ok()) {
     return absl::StatusOr<std::string>(
-        absl::StrFormat("the %s is replaced, in %.1f s: %s", service, SecondsSince(begin), *replaced));
+        absl::StrFormat("the %s is replaced, in %.1f s: %s", service, taken_so_far.Seconds(), *replaced));
   }
   QUARTET_RETURN_IF_ERROR(context_.cancellation.status());
   Say(absl::StrCat("it does not do: ", replaced.status().message(), "\nthe one before it comes back"));
@@ -214,7 +206,7 @@ absl::StatusOr<absl::StatusOr<std::string>> Upgrades::Replace(const ControlReque
   return absl::StatusOr<std::string>(absl::Status(
       replaced.status().code(),
       absl::StrFormat("the %s is as it was before, after a pause of %.1f s. Its replacement did not do: %s", service,
-                      SecondsSince(begin), replaced.status().message())));
+                      taken_so_far.Seconds(), replaced.status().message())));
 }
 
 absl::Status Upgrades::Hold(const std::string& service, const StepBoundary& boundary) {
@@ -233,7 +225,7 @@ absl::Status Upgrades::Hold(const std::string& service, const StepBoundary& boun
   context_.view.PrintAndBegin(text);
   control_->Finish(absl::OkStatus(), text);
   WriteEvent("upgrade", text, boundary);
-  const Deadline::Clock::time_point begin = Deadline::Clock::now();
+  const Stopwatch taken_so_far;
   while (true) {
     QUARTET_RETURN_IF_ERROR(context_.cancellation.status());
     if (!context_.cancellation.ending().ok()) return absl::OkStatus();
@@ -259,7 +251,7 @@ absl::Status Upgrades::Hold(const std::string& service, const StepBoundary& boun
       continue;
     }
     const std::string done =
-        absl::StrFormat("the run goes on, after %.1f s: %s %s", SecondsSince(begin), service, *taken);
+        absl::StrFormat("the run goes on, after %.1f s: %s %s", taken_so_far.Seconds(), service, *taken);
     context_.view.Print(done);
     WriteEvent("upgrade", done, boundary);
     control_->Finish(absl::OkStatus(), done);

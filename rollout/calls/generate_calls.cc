@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
 #include "core/base/fail_point.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/errors/exceptions.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/stream_io.h"
@@ -112,7 +112,7 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
     QUARTET_ASSIGN_OR_RETURN(Batch<GenerateRequest> batch, reader_.End());
     QUARTET_RETURN_IF_ERROR(calls_.backend_->Check(batch.header.sampling(), batch.items));
     QUARTET_RETURN_IF_ERROR(FailPoint("rollout.generate"));
-    start_ = Deadline::Clock::now();
+    since_admitted_ = {};
     share_ = std::move(batch.share);
     const auto begin = [this, version = batch.header.policy_version()] {
       return calls_.backend_->CheckVersion(version);
@@ -143,7 +143,7 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
   }
 
   void LogRate() const {
-    const double seconds = std::chrono::duration<double>(Deadline::Clock::now() - start_).count();
+    const double seconds = since_admitted_.Seconds();
     QUARTET_LOG(kInfo) << "generated " << sequences_ << " sequences, " << tokens_ << " tokens in " << seconds << " s ("
                        << static_cast<double>(tokens_) / seconds << " tokens/s)";
   }
@@ -176,7 +176,7 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
   GenerateRequest request_;
   BatchReader<GenerateRequest> reader_;
   GenerateReply reply_;  // that is being written
-  Deadline::Clock::time_point start_{};
+  Stopwatch since_admitted_;
   ByteBudget::Share share_;  // of the prompts, until the call has begun
 
   std::mutex mutex_;

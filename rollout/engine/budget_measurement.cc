@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/base/division.h"
 #include "core/hardware/device.h"
 #include "core/memory/accounted_tensor.h"
 #include "core/memory/catch_exceptions.h"
@@ -22,7 +23,7 @@ void MakeLargestForward(const RolloutConfig& options, ForwardPass* forward) {
   for (int64_t i = 0; i < count; ++i) {
     Sequence& sequence = *sequences.emplace_back(std::make_unique<Sequence>());
     sequence.ids = TokenIds(std::vector<int32_t>(length));
-    sequence.blocks.assign((length + options.block_size() - 1) / options.block_size(), 0);
+    sequence.blocks.assign(CeilDivide(length, options.block_size()), 0);
     const int64_t part = std::min(length, tokens - (count - 1 - i));  // each of the others has one at least
     chunks.push_back({&sequence, length - part, part, /*last=*/true});
     tokens -= part;

@@ -17,9 +17,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "core/base/division.h"
 #include "core/base/fail_point.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/base/trace.h"
 #include "core/comm/agreement.h"
 #include "core/comm/process_group.h"
@@ -47,10 +49,6 @@
 
 namespace quartet {
 namespace {
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 class Engine : public RolloutEngine {
  public:
@@ -90,7 +88,7 @@ class Engine : public RolloutEngine {
     if (options_.gpu_memory_utilization() > 0) {
       QUARTET_ASSIGN_OR_RETURN(cache_bytes, BudgetedCacheBytes(shape));
     }
-    const int64_t blocks_a_sequence = (max_model_len_ + options_.block_size() - 1) / options_.block_size();
+    const int64_t blocks_a_sequence = CeilDivide(max_model_len_, options_.block_size());
     const int64_t spare = forward_->spare_blocks();
     const int64_t blocks = std::min(cache_bytes / block_bytes - spare, options_.max_num_seqs() * blocks_a_sequence);
     if (blocks < 1) {
@@ -103,9 +101,9 @@ class Engine : public RolloutEngine {
       forward_->TakeCache(shape, blocks);
       forward_->Record();
     };
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch making;
     make_cache_();
-    const double seconds = SecondsSince(start);
+    const double seconds = making.Seconds();
     scheduler_.emplace(SchedulerOptions{.num_blocks = blocks,
                                         .block_size = options_.block_size(),
                                         .max_num_seqs = options_.max_num_seqs(),
@@ -187,7 +185,7 @@ class Engine : public RolloutEngine {
     try {
       if (const absl::Status failed = FailPoint("rollout.step"); !failed.ok())
         throw std::runtime_error(failed.ToString());
-      const auto start = std::chrono::steady_clock::now();
+      const Stopwatch whole_step;
       const ScheduledStep step = scheduler_->Schedule();
       const bool computes = lockstep_ || !step.chunks.empty();
       if (!computes && step.first_draws.empty()) return events;
@@ -220,7 +218,7 @@ class Engine : public RolloutEngine {
       empty_places_ += scheduler_->empty_places();
       Extend(draws, logits_NV, step.first_draws, std::move(failed), &events);
       ++steps_;
-      meter_.Add(SecondsSince(start), prefill_tokens_, generated_tokens_);
+      meter_.Add(whole_step.Seconds(), prefill_tokens_, generated_tokens_);
     } catch (const std::exception& error) {
       while (!calls_.empty()) Cancel(calls_.begin()->first);
       return StatusOf(error, "generation", *ledger_);

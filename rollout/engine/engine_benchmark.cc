@@ -19,7 +19,6 @@
 
 #include <algorithm>
 #include <barrier>
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -35,6 +34,7 @@
 #include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/comm/store/local_store.h"
 #include "core/kernels/testing/machine_rates.h"
 #include "core/model/model_config.h"
@@ -124,12 +124,12 @@ class Ranks {
       status = engine->Wake().status();
     }
     together_.arrive_and_wait();
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch generation;
     if (status.ok()) status = RunPart(rank, *engine);
     if (!status.ok()) std::cerr << "engine_benchmark: " << status << "\n";
     failed_[rank] = status.ok() ? 0 : 1;
     together_.arrive_and_wait();
-    if (rank == 0) seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (rank == 0) seconds_ = generation.Seconds();
   }
 
   // Engines take turns with the loads.

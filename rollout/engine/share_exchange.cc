@@ -7,6 +7,7 @@
 #include <bit>
 #include <utility>
 
+#include "core/base/division.h"
 #include "core/model/decoder.h"
 
 namespace quartet {
@@ -63,7 +64,7 @@ void ShareExchange::CopyRow(const at::Tensor& gathered, int64_t row, std::vector
 std::vector<size_t> ShareExchange::ShareDrawn(int32_t alternatives,
                                               std::vector<absl::StatusOr<SampledToken>>* drawn) const {
   const auto size = static_cast<size_t>(group_->size()), rank = static_cast<size_t>(group_->rank());
-  const size_t stride = 3 + 2 * static_cast<size_t>(alternatives), part = (drawn->size() + size - 1) / size * stride;
+  const size_t stride = 3 + 2 * static_cast<size_t>(alternatives), part = CeilDivide(drawn->size(), size) * stride;
   std::vector<int32_t> all(size * part, -1);
   const auto place = [&](size_t i) { return all.data() + i % size * part + i / size * stride; };
   for (size_t i = rank; i < drawn->size(); i += size) {

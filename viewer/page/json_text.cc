@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/errors/shown.h"
 #include "nlohmann/json.hpp"
 
 namespace quartet {
@@ -27,8 +28,7 @@ void AppendJsonNumber(double value, std::string* out) {
 }
 
 void AppendJsonText(std::string_view text, std::string* out) {
-  const std::string quoted =
-      nlohmann::json(std::string(text)).dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+  const std::string quoted = OneLineJson(nlohmann::json(std::string(text)));
   constexpr std::string_view kLineEnds = "\xe2\x80\xa8";  // U+2028; of U+2029 the last byte is one more
   for (size_t i = 0; i < quoted.size(); ++i) {
     const char c = quoted[i];

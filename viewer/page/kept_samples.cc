@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/utf8.h"
 #include "core/run_folder/record_fields.h"
 #include "core/run_folder/sample_texts.h"
 #include "viewer/page/json_text.h"

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/time/clock.h"
-#include "core/base/deadline.h"
 #include "core/base/logging.h"
+#include "core/base/pause.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/errors/exceptions.h"
 #include "viewer/page/run_page.h"
 
@@ -18,25 +18,19 @@ constexpr int kPauses = 200;
 }  // namespace
 
 PageWriter::PageWriter(const std::string& run_dir, absl::Duration interval)
-    : thread_([this, run_dir, interval] { Run(run_dir, interval); }) {}
-
-PageWriter::~PageWriter() { End().IgnoreError(); }
+    : thread_([this, run_dir, interval](const std::stop_token& stop) { Run(run_dir, interval, stop); }) {}
 
 absl::Status PageWriter::End() {
-  {
-    std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  ends_.notify_all();
+  thread_.request_stop();
   if (thread_.joinable()) thread_.join();
   return written_;
 }
 
-void PageWriter::Run(const std::string& run_dir, absl::Duration interval) {
+void PageWriter::Run(const std::string& run_dir, absl::Duration interval, const std::stop_token& stop) {
   RunPage page(run_dir);
   bool said = false;
   for (bool last = false;;) {
-    const Deadline::Clock::time_point begin = Deadline::Clock::now();
+    const Stopwatch writing;
     written_ = CatchAll([&]() -> absl::Status {
       QUARTET_RETURN_IF_ERROR(page.Read());
       return page.Write();
@@ -46,9 +40,7 @@ void PageWriter::Run(const std::string& run_dir, absl::Duration interval) {
       said = true;
     }
     if (last) return;
-    const absl::Duration pause = std::max(interval, kPauses * absl::FromChrono(Deadline::Clock::now() - begin));
-    std::unique_lock lock(mutex_);
-    last = ends_.wait_for(lock, absl::ToChronoMilliseconds(pause), [this] { return ending_; });
+    last = !PauseFor(stop, std::max(interval, kPauses * absl::Seconds(writing.Seconds())));
   }
 }
 

@@ -1,8 +1,7 @@
 // Keeps the page of a run up to date while it goes on.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -17,7 +16,6 @@ namespace quartet {
 class PageWriter {
  public:
   explicit PageWriter(const std::string& run_dir, absl::Duration interval = absl::Seconds(30));
-  ~PageWriter();
   PageWriter(const PageWriter&) = delete;
   PageWriter& operator=(const PageWriter&) = delete;
 
@@ -25,13 +23,10 @@ class PageWriter {
   absl::Status End();
 
  private:
-  void Run(const std::string& run_dir, absl::Duration interval);
+  void Run(const std::string& run_dir, absl::Duration interval, const std::stop_token& stop);
 
-  std::mutex mutex_;
-  std::condition_variable ends_;
-  bool ending_ = false;
   absl::Status written_;  // for the last time; for others once the thread has ended
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace quartet

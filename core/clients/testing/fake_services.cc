@@ -1,6 +1,5 @@
 #include "core/clients/testing/fake_services.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -12,6 +11,7 @@
 #include "core/clients/testing/byte_tokenizer.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"
+#include "core/rl/options/token_arrays.h"
 #include "core/service/rpc/health_service.h"
 #include "core/service/rpc/message_size.h"
 #include "core/service/rpc/service_version.h"
@@ -22,10 +22,6 @@ namespace quartet {
 namespace {
 
 constexpr int32_t kVocabulary = 128;
-
-int ActionTokens(const TokenSequence& tokens) {
-  return static_cast<int>(std::count(tokens.action_mask().begin(), tokens.action_mask().end(), true));
-}
 
 template <typename Request, typename Stream>
 absl::StatusOr<Batch<Request>> ReadBatch(Stream* stream) {
@@ -51,7 +47,7 @@ grpc::Status AnswerValues(Stream* stream, float value, SpoilReply<TokenValues>* 
     if (last_token) {
       values->add_values(static_cast<float>(items[i].ids(items[i].ids_size() - 2)));
     } else {
-      values->mutable_values()->Resize(ActionTokens(items[i]), value);
+      values->mutable_values()->Resize(static_cast<int>(CountActions(items[i])), value);
     }
     if (spoil != nullptr) (*spoil)(values);
     stream->Write(reply);

@@ -17,6 +17,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/division.h"
 #include "core/comm/transport/store_adapter.h"
 #include "core/comm/transport/transport.h"
 
@@ -210,7 +211,7 @@ class GlooTransport : public Transport {
   at::Tensor PartOf(const at::Tensor& flat, int64_t piece, int peer) const {
     const int64_t whole = kPieceBytes / static_cast<int64_t>(flat.element_size());
     const int64_t begin = piece * whole, count = std::min(whole, flat.numel() - begin);
-    const int64_t part = (count + size() - 1) / size();
+    const int64_t part = CeilDivide(count, size());
     const int64_t first = std::min(count, peer * part);
     return flat.narrow(0, begin + first, std::min(part, count - first));
   }

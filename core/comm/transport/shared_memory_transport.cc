@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/deadline.h"
+#include "core/base/division.h"
 #include "core/base/running_wait.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
@@ -280,7 +281,7 @@ class Engine {
   // At least one, so that all ranks meet.
   int64_t Rounds(const Operation& operation) const {
     const int64_t bytes = static_cast<int64_t>(operation.input.nbytes());
-    auto pieces = [](int64_t all, int64_t piece) { return std::max<int64_t>(1, (all + piece - 1) / piece); };
+    auto pieces = [](int64_t all, int64_t piece) { return std::max<int64_t>(1, CeilDivide(all, piece)); };
     switch (operation.kind) {
       case Kind::kGather:
         return pieces(bytes / size_, kSlotBytes);

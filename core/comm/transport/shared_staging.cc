@@ -20,6 +20,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/base/division.h"
 
 namespace quartet {
 
@@ -45,7 +46,7 @@ struct SharedStaging::Layout {
 
   static int64_t SlotsBegin(int size) {
     const int64_t states = 64 + static_cast<int64_t>(sizeof(RankState)) * size;
-    return (states + kPage - 1) / kPage * kPage;
+    return RoundUp(states, kPage);
   }
   static int64_t Bytes(int size) { return SlotsBegin(size) + size * kSlots * kSlotBytes; }
 };

@@ -4,13 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/division.h"
 #include "core/config/services.h"
 #include "core/rl/options/policy_losses.h"
 
 namespace quartet {
 namespace {
-
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // "4 optimizer steps a batch, of up to 32 answers, in each of 2 epochs"
 std::string Described(int64_t updates, int64_t largest, int64_t epochs) {
@@ -27,25 +26,25 @@ int64_t SequencesPerBatch(const RunConfig& c) {
 
 int64_t UpdatesPerBatch(const RunConfig& c) {
   const TrainConfig& t = c.train();
-  return t.has_updates_per_batch() ? t.updates_per_batch() : DivideUp(SequencesPerBatch(c), t.train_batch_size());
+  return t.has_updates_per_batch() ? t.updates_per_batch() : CeilDivide(SequencesPerBatch(c), t.train_batch_size());
 }
 
 int64_t CriticUpdatesPerBatch(const RunConfig& c) {
   const TrainConfig& t = c.train();
   return t.has_critic_updates_per_batch() ? t.critic_updates_per_batch()
-                                          : DivideUp(SequencesPerBatch(c), t.critic_train_batch_size());
+                                          : CeilDivide(SequencesPerBatch(c), t.critic_train_batch_size());
 }
 
 int32_t TrainBatchSize(const RunConfig& c) {
   const TrainConfig& t = c.train();
-  return t.has_updates_per_batch() ? static_cast<int32_t>(DivideUp(SequencesPerBatch(c), t.updates_per_batch()))
+  return t.has_updates_per_batch() ? static_cast<int32_t>(CeilDivide(SequencesPerBatch(c), t.updates_per_batch()))
                                    : t.train_batch_size();
 }
 
 int32_t CriticTrainBatchSize(const RunConfig& c) {
   const TrainConfig& t = c.train();
   return t.has_critic_updates_per_batch()
-             ? static_cast<int32_t>(DivideUp(SequencesPerBatch(c), t.critic_updates_per_batch()))
+             ? static_cast<int32_t>(CeilDivide(SequencesPerBatch(c), t.critic_updates_per_batch()))
              : t.critic_train_batch_size();
 }
 

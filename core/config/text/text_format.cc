@@ -204,11 +204,6 @@ std::string Explain(absl::string_view path, absl::string_view text, const FirstE
 
 }  // namespace
 
-absl::Status ReadTextFormat(const std::string& path, google::protobuf::Message* message) {
-  QUARTET_ASSIGN_OR_RETURN(const std::string text, ReadConfigText(path));
-  return ParseTextFormat(path, text, message);
-}
-
 absl::StatusOr<std::string> ReadConfigText(const std::string& path) {
   absl::StatusOr<std::string> read = ReadFile(ResolveUserPath(path));
   if (absl::IsNotFound(read.status())) {

@@ -9,10 +9,8 @@
 
 namespace quartet {
 
-// Over what `message` has already. INVALID_ARGUMENT names the place in the file as path:line:column, counted from 1.
-absl::Status ReadTextFormat(const std::string& path, google::protobuf::Message* message);
-
-// Both halves of it: the file's text, and of `text`, which is that of `path`, the message.
+// The file's text, and of `text`, which is that of `path`, the message, over what `message` has already.
+// INVALID_ARGUMENT names the place in the file as path:line:column, counted from 1.
 absl::StatusOr<std::string> ReadConfigText(const std::string& path);
 absl::Status ParseTextFormat(const std::string& path, const std::string& text, google::protobuf::Message* message);
 

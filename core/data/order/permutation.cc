@@ -10,7 +10,7 @@ constexpr int kRounds = 8;
 }  // namespace
 
 Permutation::Permutation(uint64_t seed, int64_t n)
-    : seed_(SplitMixFinalise(seed + kSplitMixStride)), n_(static_cast<uint64_t>(n)), half_bits_(1) {
+    : seed_(SplitMix(seed)), n_(static_cast<uint64_t>(n)), half_bits_(1) {
   while ((uint64_t{1} << (2 * half_bits_)) < n_) ++half_bits_;
 }
 

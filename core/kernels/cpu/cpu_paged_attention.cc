@@ -9,6 +9,7 @@
 #include "core/hardware/parallel.h"
 #include "core/hardware/stealing_for.h"
 #include "core/kernels/cpu/attention_gradient.h"
+#include "core/kernels/cpu/elements.h"
 
 namespace quartet {
 namespace {
@@ -34,25 +35,24 @@ void Gradients(const std::vector<AttentionGradientTask>& tasks, const at::Tensor
                const at::Tensor& v, const at::Tensor& out, const at::Tensor& log_sums, const at::Tensor& out_gradient,
                const AttentionGradients& gradients, const at::Tensor& deltas, const at::Tensor& scratch) {
   const int64_t H = q.size(1), K = k.size(1), d = q.size(2), G = H / K;
-  const auto read = [](const at::Tensor& x) { return static_cast<const Element*>(x.const_data_ptr()); };
-  const auto write = [](const at::Tensor& x) { return static_cast<Element*>(x.mutable_data_ptr()); };
   auto* of_rows = deltas.mutable_data_ptr<float>();
   at::parallel_for(0, deltas.numel(), kRowsPerDelta, [&](int64_t begin, int64_t end) {
-    AttentionDeltas(read(out) + begin * d, read(out_gradient) + begin * d, d, end - begin, d, of_rows + begin);
+    AttentionDeltas(Elements<Element>(out) + begin * d, Elements<Element>(out_gradient) + begin * d, d, end - begin, d,
+                    of_rows + begin);
   });
   auto* memory = scratch.mutable_data_ptr<float>();
   at::parallel_for(0, static_cast<int64_t>(tasks.size()) * K, 1, [&](int64_t begin, int64_t end) {
     float* own = memory + at::get_thread_num() * scratch.size(1);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t head = i % K, query = head * G * d, key = head * d;
-      AttendGradient<Element>({.queries = read(q) + query,
-                               .output_gradients = read(out_gradient) + query,
-                               .query_gradients = write(gradients.q_THd) + query,
+      AttendGradient<Element>({.queries = Elements<Element>(q) + query,
+                               .output_gradients = Elements<Element>(out_gradient) + query,
+                               .query_gradients = MutableElements<Element>(gradients.q_THd) + query,
                                .query_stride = H * d,
-                               .keys = read(k) + key,
-                               .values = read(v) + key,
-                               .key_gradients = write(gradients.k_TKd) + key,
-                               .value_gradients = write(gradients.v_TKd) + key,
+                               .keys = Elements<Element>(k) + key,
+                               .values = Elements<Element>(v) + key,
+                               .key_gradients = MutableElements<Element>(gradients.k_TKd) + key,
+                               .value_gradients = MutableElements<Element>(gradients.v_TKd) + key,
                                .key_stride = K * d,
                                .log_sums = log_sums.const_data_ptr<float>() + head * G,
                                .deltas = of_rows + head * G,

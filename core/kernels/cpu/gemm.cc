@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/base/division.h"
 #include "core/base/logging.h"
 #include "core/hardware/bf16.h"
 #include "core/hardware/simd.h"
@@ -114,12 +115,12 @@ constexpr int64_t kBadStrideBytes = 2048;
 
 template <typename Element>
 int64_t PartsOfRows(int64_t rows) {
-  return (rows + Tiles<Element>().most_rows - 1) / Tiles<Element>().most_rows;
+  return CeilDivide(rows, Tiles<Element>().most_rows);
 }
 template <typename Element>
 int64_t PanelsOfFewRows(int64_t rows) {
   const int64_t parts = PartsOfRows<Element>(rows);
-  return Tiles<Element>().panels_for_rows[(rows + parts - 1) / parts];
+  return Tiles<Element>().panels_for_rows[CeilDivide(rows, parts)];
 }
 
 // Some rows of A. They are cut into parts that one tile can take, as equal as they can be.
@@ -259,8 +260,7 @@ void MultiplyFewRows(const Gemm<Element>& gemm, const Rows<Element>& all, const 
                      int64_t n, const Element* following) {
   const PlacedRows<Element> rows = Placed(gemm, all);
   const int64_t panel_numel = PanelStride(gemm), parts = rows.parts(), most = PanelsOfFewRows<Element>(rows.count);
-  const int64_t step_numel = (kStepNumel<Element> + parts - 1) / parts,
-                share = gemm.K / kStepInputs<Element> * step_numel;
+  const int64_t step_numel = CeilDivide(kStepNumel<Element>, parts), share = gemm.K / kStepInputs<Element> * step_numel;
   for (int64_t p = 0; p < count; p += most) {
     const int64_t taken = std::min(most, count - p);
     const Element* next = p + taken < count ? panels + (p + taken) * panel_numel : following;
@@ -416,7 +416,7 @@ void Multiply(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int
       Rows<Element>{0, gemm.M, gemm.a, gemm.a_stride, gemm.a_is_transposed}.between(row_begin, row_end);
   if (gemm.b_is_packed && AreFewRows<Element>(rows.count, gemm.K)) {
     const auto panel_at = [&](int64_t column) { return gemm.b + column / kPanelRows * panel_numel; };
-    const int64_t panels = (column_end - column_begin + kPanelRows - 1) / kPanelRows;
+    const int64_t panels = CeilDivide(column_end - column_begin, kPanelRows);
     MultiplyFewRows(gemm, rows, panel_at(column_begin), panels, column_begin, panel_at(next_column));
     return;
   }
@@ -429,7 +429,7 @@ void Multiply(const Gemm<Element>& gemm, int64_t row_begin, int64_t row_end, int
   const int64_t most = read_once ? 2 : PanelsInCache<Element>(gemm.K);
   for (int64_t n = column_begin; n < column_end; n += most * kPanelRows) {
     const int64_t end = std::min(n + most * kPanelRows, column_end);
-    const int64_t panels = (end - n + kPanelRows - 1) / kPanelRows;
+    const int64_t panels = CeilDivide(end - n, kPanelRows);
     if (gemm.b_is_packed) {
       MultiplyPanels(gemm, rows, gemm.b + n / kPanelRows * panel_numel, panels, n);
       continue;

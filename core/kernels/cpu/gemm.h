@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/base/division.h"
+
 namespace quartet {
 
 // By what products of bf16 are made in this process, as the environment's QUARTET_CPU_KERNELS says: "amx";
@@ -38,7 +40,7 @@ inline constexpr int64_t kStepInputs = 4 / static_cast<int64_t>(sizeof(Element))
 // Of one panel: K is filled up to whole steps with zeros, and so is N to a multiple of 16.
 template <typename Element>
 constexpr int64_t PanelNumel(int64_t K) {
-  return kPanelRows * ((K + kStepInputs<Element> - 1) / kStepInputs<Element> * kStepInputs<Element>);
+  return kPanelRows * RoundUp(K, kStepInputs<Element>);
 }
 
 // Writes `count` (1 to 16) rows of K elements, `stride` apart, as one panel.

@@ -15,6 +15,7 @@
 #include <unistd.h>
 #endif
 
+#include "core/base/division.h"
 #include "core/hardware/bf16.h"
 #include "core/hardware/simd.h"
 #include "core/kernels/cpu/amx.h"
@@ -154,8 +155,8 @@ void Multiply(const Gemm<uint16_t>& gemm, int64_t m, int64_t rows, const void* a
   static constexpr Function kManyRows[] = {&MultiplyTiles<I, true, 1>, &MultiplyTiles<I, true, 2>};
   ConfigureTiles<I>(ShapesOf(rows));
   const int64_t most = kPanelsForRows[rows], panel_numel = PanelStride(gemm);
-  const int64_t parts = count > most ? std::max<int64_t>(1, (gemm.K + kMostInputs - 1) / kMostInputs) : 1;
-  const int64_t inputs = (gemm.K + parts * kTileInputs - 1) / (parts * kTileInputs) * kTileInputs;
+  const int64_t parts = count > most ? std::max<int64_t>(1, CeilDivide(gemm.K, kMostInputs)) : 1;
+  const int64_t inputs = CeilDivide(gemm.K, parts * kTileInputs) * kTileInputs;
   thread_local std::vector<float> partial;
   partial.resize(std::max<size_t>(partial.size(), rows * count * kPanelRows));
   int64_t begin = 0;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/base/division.h"
 #include "core/kernels/cpu/attention_gradient.h"
 
 namespace quartet {
@@ -12,8 +13,6 @@ namespace quartet {
 inline constexpr int64_t kQueryRows = 32;
 inline constexpr int64_t kKeyRows = 64;
 static_assert(kKeyRows % kQueryRows == 0, "the first tile of queries that sees a tile of keys starts with it");
-
-inline int64_t RoundUp(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
 // A part of scratch memory after the other.
 class Scratch {

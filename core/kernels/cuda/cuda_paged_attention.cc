@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "core/kernels/cpu/elements.h"
 #include "core/kernels/cuda/paged_kernel.h"
 #include "core/kernels/cuda/present_stream.h"
 
@@ -15,11 +16,6 @@ template <typename Element>
 at::Tensor OnDevice(std::vector<Element>& values, at::Device device) {
   const auto words = static_cast<int64_t>(values.size() * sizeof(Element) / sizeof(int32_t));
   return at::from_blob(values.data(), {words}, at::kInt).to(device, at::kInt, /*non_blocking=*/false, /*copy=*/true);
-}
-
-template <typename Element>
-const Element* Elements(const at::Tensor& tensor) {
-  return static_cast<const Element*>(tensor.const_data_ptr());
 }
 
 DevicePlan Upload(PagedPlan plan, const std::vector<AttentionChunk>& chunks, at::Device device) {

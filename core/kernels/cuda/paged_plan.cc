@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "core/base/division.h"
+
 namespace quartet {
 namespace {
 
 // No part has fewer keys, unless all together are fewer: below this the merge costs more than it gains.
 constexpr int64_t kLeastPartKeys = 256;
-
-int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
@@ -50,7 +50,7 @@ PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChun
       plan.items.push_back(item);
       continue;
     }
-    const int64_t keys = CeilDivide(CeilDivide(item.end, parts), kPartKeys) * kPartKeys;
+    const int64_t keys = RoundUp(CeilDivide(item.end, parts), kPartKeys);
     AttentionMerge merge{item.row, item.tokens, plan.parts, 0};
     for (int64_t begin = 0; begin < item.end; begin += keys) {
       AttentionItem part = item;

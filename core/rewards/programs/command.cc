@@ -25,7 +25,7 @@ constexpr size_t kMostBytesOfANumber = 32;
 
 absl::StatusOr<std::unique_ptr<PipedProcess>> Begin(const CommandOptions& options) {
   PipedProcessOptions start;
-  start.argv = {"/bin/sh", "-c", options.command};
+  start.argv = ShellArguments(options.command);
   start.folder = options.folder;
   start.limits.address_space_bytes = options.memory_limit_bytes;
   return PipedProcess::Start(start);
@@ -86,12 +86,12 @@ class Command final : public RewardFunction {
           absl::StrCat("no answer after ", absl::FormatDuration(options_.timeout), " (timeout_seconds)"));
     }
     if (absl::IsDataLoss(reply.status())) {
-      return WithLastWords(OutOfStep(program, reply.status().message()), program.process->LastErrorLines());
+      return program.process->WithLastWords(OutOfStep(program, reply.status().message()));
     }
-    if (!reply.ok()) return WithLastWords(WithHint(reply.status()), program.process->LastErrorLines());
+    if (!reply.ok()) return program.process->WithLastWords(WithHint(reply.status()));
     // Replies of {"error": ...} come from a program that is well; one that is not understood may not be.
     absl::StatusOr<json> said = ReadReplies(*reply, answers.size());
-    if (!said.ok()) return WithLastWords(said.status(), program.process->LastErrorLines());
+    if (!said.ok()) return program.process->WithLastWords(said.status());
     std::vector<absl::StatusOr<Reward>> rewards;
     for (size_t i = 0; i < answers.size(); ++i) {
       const json& one = (*said)[i];
@@ -174,9 +174,8 @@ class Command final : public RewardFunction {
     const std::string what = line.ok()
                                  ? absl::StrCat("has written ", Quoted(*line), ", and its output is for replies alone")
                                  : std::string(WithHint(line.status()).message());
-    first_is_wrong_ = WithLastWords(
-        absl::InvalidArgumentError(absl::StrCat("before it was asked anything ", line.ok() ? "it " : "", what)),
-        first_->LastErrorLines());
+    first_is_wrong_ = first_->WithLastWords(
+        absl::InvalidArgumentError(absl::StrCat("before it was asked anything ", line.ok() ? "it " : "", what)));
     return first_is_wrong_;
   }
 

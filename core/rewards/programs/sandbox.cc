@@ -11,14 +11,15 @@
 #include <fstream>
 #include <initializer_list>
 #include <optional>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/deadline.h"
+#include "core/base/fd.h"
 #include "core/base/logging.h"
+#include "core/base/random.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/rewards/programs/system_call_filter.h"
@@ -69,35 +70,12 @@ if caller: run(caller, "caller.py", scope)
 )";
 
 // A file in memory, to be inherited.
-class MemoryFile {
- public:
-  static absl::StatusOr<MemoryFile> Make(const std::string& content) {
-    MemoryFile file(memfd_create("quartet", MFD_CLOEXEC));
-    if (file.fd_ < 0) return absl::ErrnoToStatus(errno, "cannot make a file in memory");
-    for (size_t done = 0; done < content.size();) {
-      const ssize_t n = write(file.fd_, content.data() + done, content.size() - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return absl::ErrnoToStatus(errno, "cannot write to a file in memory");
-      done += n;
-    }
-    if (lseek(file.fd_, 0, SEEK_SET) != 0) return absl::ErrnoToStatus(errno, "cannot rewind a file in memory");
-    return file;
-  }
-  MemoryFile(MemoryFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  ~MemoryFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int fd() const { return fd_; }
-
- private:
-  explicit MemoryFile(int fd) : fd_(fd) {}
-  int fd_;
-};
-
-std::string NewMark() {
-  std::random_device random;
-  return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8),
-                      absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
+absl::StatusOr<Fd> MemoryFile(const std::string& content) {
+  Fd file(memfd_create("quartet", MFD_CLOEXEC));
+  if (!file.is_open()) return absl::ErrnoToStatus(errno, "cannot make a file in memory");
+  if (!WriteAll(file.get(), content)) return absl::ErrnoToStatus(errno, "cannot write to a file in memory");
+  if (lseek(file.get(), 0, SEEK_SET) != 0) return absl::ErrnoToStatus(errno, "cannot rewind a file in memory");
+  return file;
 }
 
 // How programs are kept from what is not theirs, by what the machine has.
@@ -135,7 +113,7 @@ const Means& TheMeans() {
 }
 
 struct Inherited {
-  const MemoryFile &program, &caller, &filter, &user_namespace;
+  const Fd &program, &caller, &filter, &user_namespace;
 };
 
 std::vector<std::string> Arguments(const Inherited& files, const std::string& driver, const std::string& mark) {
@@ -144,7 +122,7 @@ std::vector<std::string> Arguments(const Inherited& files, const std::string& dr
     arguments.insert(arguments.end(), more.begin(), more.end());
   };
   if (TheMeans().other_user) {
-    add({"--userns", absl::StrCat(files.user_namespace.fd())});
+    add({"--userns", absl::StrCat(files.user_namespace.get())});
   } else {
     add({"--unshare-user"});
   }
@@ -167,10 +145,10 @@ std::vector<std::string> Arguments(const Inherited& files, const std::string& dr
     add({"--symlink", absl::StrCat("/proc/self/fd/", fd), name});
   }
   add({"--size", absl::StrCat(kDiskBytes), "--tmpfs", "/tmp"});
-  add({"--ro-bind-data", absl::StrCat(files.program.fd()), "/run/answer.py"});
-  add({"--ro-bind-data", absl::StrCat(files.caller.fd()), "/run/caller.py"});
+  add({"--ro-bind-data", absl::StrCat(files.program.get()), "/run/answer.py"});
+  add({"--ro-bind-data", absl::StrCat(files.caller.get()), "/run/caller.py"});
   add({"--remount-ro", "/", "--chdir", "/tmp", "--uid", absl::StrCat(kNobody), "--gid", absl::StrCat(kNobody)});
-  add({"--cap-drop", "ALL", "--hostname", "sandbox", "--seccomp", absl::StrCat(files.filter.fd())});
+  add({"--cap-drop", "ALL", "--hostname", "sandbox", "--seccomp", absl::StrCat(files.filter.get())});
   add({"--", "python3", "-I", "-B", "-c", driver, absl::StrCat(kTasks), absl::StrCat(kSignals), mark});
   return arguments;
 }
@@ -183,24 +161,24 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const std::string& driver, c
   if (filter_code.empty()) {
     return absl::FailedPreconditionError("sandboxes need a machine with x86-64 or ARM64 processors");
   }
-  QUARTET_ASSIGN_OR_RETURN(const MemoryFile program_file, MemoryFile::Make(program));
-  QUARTET_ASSIGN_OR_RETURN(const MemoryFile input_file, MemoryFile::Make(input.value_or("")));
-  QUARTET_ASSIGN_OR_RETURN(const MemoryFile caller_file, MemoryFile::Make(caller));
-  QUARTET_ASSIGN_OR_RETURN(const MemoryFile filter_file, MemoryFile::Make(filter_code));
-  QUARTET_ASSIGN_OR_RETURN(const MemoryFile user_namespace, MemoryFile::Make(""));
-  const std::string mark = NewMark();
+  QUARTET_ASSIGN_OR_RETURN(const Fd program_file, MemoryFile(program));
+  QUARTET_ASSIGN_OR_RETURN(const Fd input_file, MemoryFile(input.value_or("")));
+  QUARTET_ASSIGN_OR_RETURN(const Fd caller_file, MemoryFile(caller));
+  QUARTET_ASSIGN_OR_RETURN(const Fd filter_file, MemoryFile(filter_code));
+  QUARTET_ASSIGN_OR_RETURN(const Fd user_namespace, MemoryFile(""));
+  const std::string mark = RandomHexDigits(4);
   const PipedProcessOptions options = {
       .argv = Arguments({program_file, caller_file, filter_file, user_namespace}, absl::StrCat(kBegin, driver), mark),
       .limits = {.address_space_bytes = limits.memory_bytes,
                  .cpu_seconds = absl::ToInt64Seconds(absl::Ceil(limits.timeout, absl::Seconds(1))) + 1,
                  .file_bytes = kDiskBytes,
                  .open_files = kOpenFiles},
-      .kept_fds = {program_file.fd(), caller_file.fd(), filter_file.fd(), user_namespace.fd()},
-      .input_fd = input.has_value() ? input_file.fd() : -1,
+      .kept_fds = {program_file.get(), caller_file.get(), filter_file.get(), user_namespace.get()},
+      .input_fd = input.has_value() ? input_file.get() : -1,
       .error = PipedProcessOptions::Error::kThrownAway,
       // /proc/1/environ is readable inside.
       .no_environment = true,
-      .user = TheMeans().other_user ? std::optional(PipedProcessOptions::OtherUser{kNobody, user_namespace.fd()})
+      .user = TheMeans().other_user ? std::optional(PipedProcessOptions::OtherUser{kNobody, user_namespace.get()})
                                     : std::nullopt,
   };
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<PipedProcess> running, PipedProcess::Start(options));

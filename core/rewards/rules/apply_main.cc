@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/errors/shown.h"
 #include "core/rewards/rules/rules.h"
 
 int main() {
@@ -25,6 +26,6 @@ int main() {
     const absl::StatusOr<quartet::Reward> reward = rule->Score(one, {}).at(0);
     const json said =
         reward.ok() ? json{{"value", reward->value}} : json{{"error", std::string(reward.status().message())}};
-    std::cout << said.dump(-1, ' ', false, json::error_handler_t::replace) << "\n";
+    std::cout << quartet::OneLineJson(said) << "\n";
   }
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/rewards/math/values/power_of_ten.h"
 #include "core/rewards/rules/plain_text.h"
 
 namespace quartet {
@@ -87,12 +88,6 @@ bool ConsumeSign(std::string_view* text) {
   if (Consume(text, "-") || Consume(text, "\xE2\x80\x94")) return true;  // U+2014, a dash
   Consume(text, "+");
   return false;
-}
-
-mpq_class PowerOfTen(int exponent) {
-  mpz_class power;
-  mpz_ui_pow_ui(power.get_mpz_t(), 10, static_cast<unsigned long>(std::abs(exponent)));
-  return exponent < 0 ? mpq_class(1, power) : mpq_class(power);
 }
 
 // Digits up to kMaxExponent.

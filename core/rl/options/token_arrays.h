@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -24,6 +25,11 @@ inline constexpr std::string_view kTokenArrays[] = {kLossWeights, kOldLogProbs, 
 
 // What ClippedValueLoss (core/rl/losses.h) reads; of the policy's losses: ArraysOf (core/rl/options/policy_losses.h).
 inline constexpr std::string_view kValueLossArrays[] = {kLossWeights, kOldValues, kReturns};
+
+// Entries that each array has.
+inline int64_t CountActions(const TokenSequence& sequence) {
+  return std::count(sequence.action_mask().begin(), sequence.action_mask().end(), true);
+}
 
 // Null where the sequence has none of that name.
 inline const TokenArray* FindArray(const TrainingSequence& sequence, std::string_view name) {

@@ -14,13 +14,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/deadline.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
+#include "core/service/process/exec_array.h"
 
 extern char** environ;
 
@@ -30,13 +30,6 @@ namespace {
 constexpr char kParentFdName[] = "QUARTET_PARENT_FD";
 // How often it is asked whether a command is still waited for.
 constexpr absl::Duration kShellPoll = absl::Milliseconds(50);
-
-std::vector<char*> Pointers(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (std::string& s : strings) pointers.push_back(s.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
 
 std::vector<std::string> MakeEnvironment(const ChildProcessOptions& options, int parent_fd) {
   std::map<std::string, std::string> variables;
@@ -52,10 +45,6 @@ std::vector<std::string> MakeEnvironment(const ChildProcessOptions& options, int
   return lines;
 }
 
-void CloseIfOpen(int fd) {
-  if (fd >= 0) close(fd);
-}
-
 }  // namespace
 
 void KeepEndsOfChildren() {
@@ -63,16 +52,17 @@ void KeepEndsOfChildren() {
   if (sigaction(SIGCHLD, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) signal(SIGCHLD, SIG_DFL);
 }
 
+std::vector<std::string> ShellArguments(const std::string& command) { return {"/bin/sh", "-c", command}; }
+
 absl::StatusOr<ShellResult> RunInShell(const std::string& command, absl::Duration timeout,
                                        const std::function<absl::Status()>& proceed) {
   // No pipe: whatever keeps one open would be waited for.
-  const int output = memfd_create("output", MFD_CLOEXEC);
-  if (output < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot run ", command));
-  const absl::Cleanup close_output = [output] { close(output); };
-  const std::string path = absl::StrCat("/proc/self/fd/", output);
+  const Fd output(memfd_create("output", MFD_CLOEXEC));
+  if (!output.is_open()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot run ", command));
+  const std::string path = absl::StrCat("/proc/self/fd/", output.get());
   QUARTET_ASSIGN_OR_RETURN(
       const std::unique_ptr<ChildProcess> shell,
-      ChildProcess::Start({.argv = {"/bin/sh", "-c", command}, .log_file = path, .own_process_group = true}));
+      ChildProcess::Start({.argv = ShellArguments(command), .log_file = path, .own_process_group = true}));
   const Deadline deadline = Deadline::In(timeout);
   std::optional<ExitState> end;
   absl::Status stopped;
@@ -113,32 +103,24 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildPro
   if (options.argv.empty()) return absl::InvalidArgumentError("no program to start");
   KeepEndsOfChildren();
   const std::string& program = options.argv[0];
-  int parent_stream[2];  // one end is the child's, the other ours
-  int error_pipe[2];     // closes when the child has become the program; else holds errno
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, parent_stream) != 0) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return absl::ErrnoToStatus(errno, "cannot make a socket");
   }
-  if (pipe2(error_pipe, O_CLOEXEC) != 0) {
-    const int error = errno;
-    close(parent_stream[0]);
-    close(parent_stream[1]);
-    return absl::ErrnoToStatus(error, "cannot make a pipe");
-  }
-  int log_fd = -1;
-  const auto give_up = [&](int error, const std::string& message) {
-    for (int fd : {parent_stream[0], parent_stream[1], error_pipe[0], error_pipe[1], log_fd}) CloseIfOpen(fd);
-    return absl::ErrnoToStatus(error, message);
-  };
+  Fd childs_stream(ends[0]), stream(ends[1]);
+  if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "cannot make a pipe");
+  Fd error_read(ends[0]), error_write(ends[1]);  // closes when the child has become the program; else holds errno
+  Fd log;
   if (!options.log_file.empty()) {
-    log_fd = open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (log_fd < 0) return give_up(errno, absl::StrCat("cannot open the log ", options.log_file));
+    log.Reset(open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (!log.is_open()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open the log ", options.log_file));
   }
 
   // Between fork and exec only async-signal-safe calls are allowed: everything is made ready before.
   std::vector<std::string> arguments = options.argv;
-  std::vector<std::string> environment = MakeEnvironment(options, parent_stream[0]);
-  const std::vector<char*> argv = Pointers(arguments);
-  const std::vector<char*> envp = Pointers(environment);
+  std::vector<std::string> environment = MakeEnvironment(options, childs_stream.get());
+  const std::vector<char*> argv = ExecArray(arguments);
+  const std::vector<char*> envp = ExecArray(environment);
   cpu_set_t cores;
   CPU_ZERO(&cores);
   for (const int core : options.cores) {
@@ -147,7 +129,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildPro
 
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid < 0) return give_up(errno, absl::StrCat("cannot start ", program));
+  if (pid < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot start ", program));
   if (pid == 0) {
     if (!options.heeds_parent) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -161,38 +143,31 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildPro
     sigprocmask(SIG_SETMASK, &none, nullptr);
     // Where SIGHUP is ignored it stays so.
     for (int s : {SIGINT, SIGTERM, SIGPIPE, SIGCHLD, SIGXFSZ}) signal(s, SIG_DFL);
-    fcntl(parent_stream[0], F_SETFD, 0);
-    if (log_fd >= 0) {
-      dup2(log_fd, STDOUT_FILENO);
-      dup2(log_fd, STDERR_FILENO);
+    fcntl(childs_stream.get(), F_SETFD, 0);
+    if (log.is_open()) {
+      dup2(log.get(), STDOUT_FILENO);
+      dup2(log.get(), STDERR_FILENO);
     }
     execve(program.c_str(), argv.data(), envp.data());
     const int error = errno;
-    (void)!write(error_pipe[1], &error, sizeof(error));
+    (void)!write(error_write.get(), &error, sizeof(error));
     _exit(127);
   }
 
-  close(parent_stream[0]);
-  close(error_pipe[1]);
-  CloseIfOpen(log_fd);
+  error_write.Reset();
   int error = 0;
   ssize_t n;
   do {
-    n = read(error_pipe[0], &error, sizeof(error));
+    n = read(error_read.get(), &error, sizeof(error));
   } while (n < 0 && errno == EINTR);
-  close(error_pipe[0]);
   if (n == sizeof(error)) {
-    close(parent_stream[1]);
     waitpid(pid, nullptr, 0);
     return absl::ErrnoToStatus(error, absl::StrCat("cannot run ", program));
   }
-  return std::unique_ptr<ChildProcess>(new ChildProcess(pid, parent_stream[1]));
+  return std::unique_ptr<ChildProcess>(new ChildProcess(pid, std::move(stream)));
 }
 
-ChildProcess::~ChildProcess() {
-  Terminate(absl::Seconds(3));
-  close(parent_stream_);
-}
+ChildProcess::~ChildProcess() { Terminate(absl::Seconds(3)); }
 
 std::optional<ExitState> ChildProcess::Wait(absl::Duration timeout) {
   const Deadline deadline = Deadline::In(timeout);
@@ -218,12 +193,12 @@ void ChildProcess::Signal(int signal) {
 
 void ChildProcess::SendReason(const std::string& reason) {
   // A child that has ended, or reads nothing, receives nothing.
-  (void)!send(parent_stream_, reason.data(), reason.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)!send(parent_stream_.get(), reason.data(), reason.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 std::string ChildProcess::Said() {
   char text[1024];
-  const ssize_t size = recv(parent_stream_, text, sizeof(text), MSG_DONTWAIT);
+  const ssize_t size = recv(parent_stream_.get(), text, sizeof(text), MSG_DONTWAIT);
   return std::string(text, std::max<ssize_t>(size, 0));
 }
 

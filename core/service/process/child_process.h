@@ -8,11 +8,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/base/fd.h"
 
 namespace quartet {
 
@@ -26,6 +28,9 @@ struct ExitState {
   // "exit code 1", "killed by SIGTERM (signal 15)", "killed by SIGKILL (signal 9): out of memory?".
   std::string Describe() const;
 };
+
+// The arguments, the program's path first, that have the shell run `command`.
+std::vector<std::string> ShellArguments(const std::string& command);
 
 // What a command has written to standard output and error, and how its shell ended.
 struct ShellResult {
@@ -93,9 +98,9 @@ class ChildProcess {
   ExitState Terminate(absl::Duration grace);
 
  private:
-  ChildProcess(pid_t pid, int stream) : pid_(pid), parent_stream_(stream) {}
+  ChildProcess(pid_t pid, Fd stream) : pid_(pid), parent_stream_(std::move(stream)) {}
   pid_t pid_;
-  int parent_stream_;
+  Fd parent_stream_;
   std::optional<ExitState> exit_;
 };
 

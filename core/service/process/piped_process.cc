@@ -15,11 +15,13 @@
 #include <algorithm>
 #include <array>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "core/base/fd.h"
 #include "core/base/status_macros.h"
+#include "core/errors/shown.h"
+#include "core/service/process/exec_array.h"
 
 namespace quartet {
 namespace {
@@ -37,24 +39,6 @@ void BlockBrokenPipeSignal() {
   }();
   (void)blocked;
 }
-
-class Fd {
- public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(other.Release()) {}
-  ~Fd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-  void Reset(int fd) {
-    if (fd_ >= 0) close(fd_);
-    fd_ = fd;
-  }
-
- private:
-  int fd_;
-};
 
 bool MakePipe(Fd* read_end, Fd* write_end) {
   int ends[2];
@@ -84,14 +68,6 @@ std::vector<std::string> EnvironmentOf(const PipedProcessOptions& options) {
   }
   for (const auto& [name, value] : options.environment) variables.push_back(absl::StrCat(name, "=", value));
   return variables;
-}
-
-// As exec takes them.
-std::vector<char*> Pointers(std::vector<std::string>* texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : *texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 absl::Status Unasked() { return absl::DataLossError("it has written a line that nothing was asked for"); }
@@ -214,7 +190,7 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
   fcntl(our_output.get(), F_SETFL, O_NONBLOCK);
 
   std::vector<std::string> arguments = options.argv, variables = EnvironmentOf(options);
-  const std::vector<char*> argv = Pointers(&arguments), environment = Pointers(&variables);
+  const std::vector<char*> argv = ExecArray(arguments), environment = ExecArray(variables);
   const std::string map = options.user ? absl::StrCat(options.user->id, " ", options.user->id, " 1\n") : "";
   const UserChange user =
       options.user ? UserChange{options.user->id, options.user->namespace_fd, map.c_str()} : UserChange{};
@@ -240,7 +216,7 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
     _exit(127);
   }
   setpgid(pid, pid);  // whichever of the two comes first
-  error_write.Reset(-1);
+  error_write.Reset();
   int error = 0;
   ssize_t got;
   while ((got = read(error_read.get(), &error, sizeof(error))) < 0 && errno == EINTR) {
@@ -252,7 +228,7 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
                             options.folder.empty() ? "" : absl::StrCat(" in the folder ", options.folder)));
   }
   return std::unique_ptr<PipedProcess>(
-      new PipedProcess(pid, our_input.Release(), our_output.Release(), our_error.Release()));
+      new PipedProcess(pid, std::move(our_input), std::move(our_output), std::move(our_error)));
 }
 
 PipedProcess::~PipedProcess() {
@@ -262,20 +238,17 @@ PipedProcess::~PipedProcess() {
     while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
-  CloseInput();
-  if (error_ >= 0) close(error_);
-  close(output_);
 }
 
 void PipedProcess::ReadErrors() {
   constexpr size_t kKeptBytes = 1000;
   std::array<char, 4096> buffer;
-  while (error_ >= 0) {
-    const ssize_t got = read(error_, buffer.data(), buffer.size());
+  while (error_.is_open()) {
+    const ssize_t got = read(error_.get(), buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) {
-      close(std::exchange(error_, -1));
+      error_.Reset();
       return;
     }
     (void)!write(STDERR_FILENO, buffer.data(), got);
@@ -287,13 +260,11 @@ void PipedProcess::ReadErrors() {
 std::string PipedProcess::LastErrorLines() {
   constexpr int kLines = 6;
   ReadErrors();
-  std::string_view text = said_;
-  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
-  size_t begin = text.size();
-  for (int lines = 0; lines < kLines && begin != std::string_view::npos && begin > 0; ++lines) {
-    begin = text.rfind('\n', begin - 1);
-  }
-  return std::string(text.substr(begin == std::string_view::npos || begin == text.size() ? 0 : begin + 1));
+  return std::string(LastLines(said_, kLines));
+}
+
+absl::Status PipedProcess::WithLastWords(const absl::Status& status) {
+  return quartet::WithLastWords(status, LastErrorLines());
 }
 
 void PipedProcess::ForgetErrorLines() {
@@ -307,8 +278,8 @@ absl::Status PipedProcess::Await(bool writing, const Deadline& deadline, const s
   while (!*readable && !*writable) {
     if (stop.stop_requested()) return absl::CancelledError("the call has ended");
     if (deadline.passed()) return absl::DeadlineExceededError("it has taken too long");
-    std::array<pollfd, 3> fds = {pollfd{output_, POLLIN, 0}, pollfd{writing ? input_ : -1, POLLOUT, 0},
-                                 pollfd{error_, POLLIN, 0}};
+    std::array<pollfd, 3> fds = {pollfd{output_.get(), POLLIN, 0}, pollfd{writing ? input_.get() : -1, POLLOUT, 0},
+                                 pollfd{error_.get(), POLLIN, 0}};
     const int64_t left = absl::ToInt64Milliseconds(deadline.left()) + 1;
     if (poll(fds.data(), fds.size(), static_cast<int>(std::min<int64_t>(left, kLookMilliseconds))) < 0) {
       if (errno == EINTR) continue;
@@ -324,7 +295,7 @@ absl::Status PipedProcess::Await(bool writing, const Deadline& deadline, const s
 
 absl::StatusOr<bool> PipedProcess::ReadSome(std::string* to, size_t max_bytes) {
   std::array<char, 16384> buffer;
-  const ssize_t got = read(output_, buffer.data(), buffer.size());
+  const ssize_t got = read(output_.get(), buffer.data(), buffer.size());
   if (got == 0) return false;
   if (got < 0) {
     if (errno == EAGAIN || errno == EINTR) return true;
@@ -345,14 +316,10 @@ absl::Status PipedProcess::ReadRest(std::string* to, size_t max_bytes) {
 }
 
 void PipedProcess::WriteSome(std::string_view* left) {
-  const ssize_t sent = write(input_, left->data(), left->size());
+  const ssize_t sent = write(input_.get(), left->data(), left->size());
   if (sent > 0) left->remove_prefix(sent);
   // Its end is seen on its output.
   if (sent < 0 && errno != EAGAIN && errno != EINTR) *left = {};
-}
-
-void PipedProcess::CloseInput() {
-  if (input_ >= 0) close(std::exchange(input_, -1));
 }
 
 bool PipedProcess::HasEnded() {
@@ -423,7 +390,7 @@ absl::StatusOr<PipedProcess::Outcome> PipedProcess::Finish(std::string_view inpu
   Outcome outcome;
   outcome.output = std::move(read_);
   for (bool more = true; more;) {
-    if (input.empty()) CloseInput();
+    if (input.empty()) input_.Reset();
     bool readable, writable;
     QUARTET_RETURN_IF_ERROR(Await(!input.empty(), deadline, stop, &readable, &writable));
     if (writable) WriteSome(&input);

@@ -10,11 +10,13 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/deadline.h"
+#include "core/base/fd.h"
 #include "core/service/process/child_process.h"
 
 namespace quartet {
@@ -75,6 +77,8 @@ class PipedProcess {
   std::string LastErrorLines();
   // Keeps none of those that it has written until now.
   void ForgetErrorLines();
+  // `status` and these lines. As it is where it is OK or CANCELLED, or nothing was written.
+  absl::Status WithLastWords(const absl::Status& status);
 
   // The next line that it writes, without being asked. Errors as Ask, but DATA_LOSS.
   absl::StatusOr<std::string> ReadLine(size_t max_bytes, const Deadline& deadline, const std::stop_token& stop) {
@@ -92,8 +96,8 @@ class PipedProcess {
                                  const std::stop_token& stop);
 
  private:
-  PipedProcess(pid_t pid, int input, int output, int error)
-      : pid_(pid), input_(input), output_(output), error_(error) {}
+  PipedProcess(pid_t pid, Fd input, Fd output, Fd error)
+      : pid_(pid), input_(std::move(input)), output_(std::move(output)), error_(std::move(error)) {}
   absl::StatusOr<std::string> Exchange(std::string_view unsent, size_t max_bytes, const Deadline& deadline,
                                        const std::stop_token& stop);
   // Waits until the program can be read from or, with `writing`, written to; or, with neither, until it has ended.
@@ -102,15 +106,14 @@ class PipedProcess {
   absl::StatusOr<bool> ReadSome(std::string* to, size_t max_bytes);  // false: its output has ended
   absl::Status ReadRest(std::string* to, size_t max_bytes);          // what is there by now
   void WriteSome(std::string_view* left);
-  void CloseInput();
   void ReadErrors();
   bool HasEnded();  // with what it has left behind
   absl::StatusOr<ExitState> Reap(const Deadline& deadline, const std::stop_token& stop);
 
   const pid_t pid_;
-  int input_;  // -1: none
-  int output_;
-  int error_;         // -1: none
+  Fd input_;  // or none
+  Fd output_;
+  Fd error_;          // or none
   std::string said_;  // the end of what came from it
   std::string read_;  // and not used yet
   bool owes_reply_ = false;

@@ -53,6 +53,16 @@ TEST(PipedProcess, WritesMuchToItsErrorsWhileItsLargeInputIsSent) {
   EXPECT_THAT(process->LastErrorLines(), HasSubstr("end"));
 }
 
+TEST(PipedProcess, HasItsLastWordsInAnErrorThatIsItsOwn) {
+  const auto process = Piped("for i in 1 2 3 4 5 6 7; do echo $i >&2; done");
+  ASSERT_TRUE(process->Finish("", kMostBytes, Soon(), {}).ok());
+  EXPECT_EQ(process->WithLastWords(absl::AbortedError("it has ended")),
+            absl::AbortedError("it has ended; it has written last:\n2\n3\n4\n5\n6\n7"));
+  EXPECT_EQ(process->WithLastWords(absl::CancelledError("the call has ended")),
+            absl::CancelledError("the call has ended"));
+  EXPECT_EQ(process->WithLastWords(absl::OkStatus()), absl::OkStatus());
+}
+
 TEST(PipedProcess, NeedNotReadItsInput) {
   const auto outcome = Piped("echo done")->Finish(std::string(8 << 20, 'x'), kMostBytes, Soon(), {});
   ASSERT_TRUE(outcome.ok()) << outcome.status();

@@ -15,6 +15,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/environment.h"
 #include "core/base/logging.h"
 #include "core/base/trace.h"
 #include "core/config/run_config.h"
@@ -33,11 +34,6 @@ constexpr std::chrono::seconds kStuck{3};
 constexpr absl::Duration kLeft = absl::Seconds(2);
 // How long the executor thread may go on with what nobody waits for any more.
 constexpr std::chrono::milliseconds kUnwanted{250};
-
-std::string Environment(const char* name) {
-  const char* value = getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 void EndTrace() {
   if (absl::Status s = StopTrace(); !s.ok()) QUARTET_LOG(kError) << std::string(s.message());

@@ -14,7 +14,6 @@ constexpr std::string_view kTraceToo = "(most recent call first)";
 constexpr std::string_view kCut = " ... (the log of the rank has the rest)";
 
 size_t EncodedBytes(char c) { return c >= 0x20 && c <= 0x7e && c != '%' ? 1 : 3; }
-bool Continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 }  // namespace
 
@@ -31,8 +30,7 @@ std::string WireText(absl::string_view whole) {
   encoded = kCut.size();
   size_t end = 0;
   while ((encoded += EncodedBytes(valid[end])) <= kMostEncodedBytes) ++end;
-  while (end > 0 && Continues(valid[end])) --end;
-  return valid.substr(0, end).append(kCut);
+  return valid.substr(0, WholeCharacters(valid, end)).append(kCut);
 }
 
 }  // namespace quartet

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/environment.h"
 #include "core/base/files.h"
 #include "core/base/logging.h"
 #include "core/service/rpc/call_deadline.h"
@@ -25,11 +26,6 @@
 
 namespace quartet {
 namespace {
-
-std::string Environment(const char* name) {
-  const char* value = getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 class ToyService final : public RankService, public Rollout::Service {
  public:

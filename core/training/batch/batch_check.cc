@@ -12,10 +12,6 @@
 
 namespace quartet {
 
-int64_t CountActions(const TokenSequence& sequence) {
-  return std::count(sequence.action_mask().begin(), sequence.action_mask().end(), true);
-}
-
 absl::Status CheckSequences(const std::vector<const TokenSequence*>& sequences, const SequenceLimits& limits) {
   std::unordered_set<uint64_t> indices;
   for (const TokenSequence* sequence : sequences) {

@@ -17,8 +17,6 @@ struct SequenceLimits {
   int64_t max_len = 0;     // tokens
 };
 
-int64_t CountActions(const TokenSequence& sequence);
-
 // Indices are unique; lengths are 1 to max_len; ids are in the vocabulary; the mask is as long as the ids; the first
 // token is no action.
 absl::Status CheckSequences(const std::vector<const TokenSequence*>& sequences, const SequenceLimits& limits);

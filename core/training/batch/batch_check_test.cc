@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "core/rl/options/token_arrays.h"
 #include "core/rl/testing/token_arrays.h"
 
 namespace quartet {

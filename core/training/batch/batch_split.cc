@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "core/base/division.h"
 #include "core/base/logging.h"
 
 namespace quartet {
@@ -166,7 +167,7 @@ BatchSplit SplitBatch(const std::vector<BatchItem>& batch, int ranks, const Micr
 
   const Packer packer(batch, limit);
   std::vector<MicroBatch> few = packer.BestFit();
-  const size_t micro_batches = (few.size() + ranks - 1) / ranks;
+  const size_t micro_batches = CeilDivide(few.size(), ranks);
   const size_t count = micro_batches * ranks;
   std::vector<MicroBatch> bins = packer.LeastLoaded(count);
   if (bins.empty()) {

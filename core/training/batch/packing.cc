@@ -8,7 +8,6 @@
 #include "core/hardware/meta_device.h"
 #include "core/kernels/row_padding.h"
 #include "core/rl/options/token_arrays.h"
-#include "core/training/batch/batch_check.h"
 #include "core/training/batch/sequence_tree.h"
 
 namespace quartet {

@@ -6,8 +6,9 @@
 #include <optional>
 #include <utility>
 
+#include "core/base/division.h"
 #include "core/kernels/cpu/sequence_rows.h"
-#include "core/training/batch/batch_check.h"
+#include "core/rl/options/token_arrays.h"
 
 namespace quartet {
 namespace {
@@ -22,8 +23,6 @@ constexpr int64_t kWorthSharing = 8;
 constexpr double kBalanceEnough = 0.95;
 // How near to the least cost of the costliest piece, as a share of it, cuts of the tree come.
 constexpr double kCutExactly = 1e-3;
-
-int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // What a micro-batch of sequences comes to, which are added in the order of the tree.
 class Together {
@@ -54,8 +53,7 @@ class Together {
  private:
   // Of `own` tokens behind `shared` ones, copies among them.
   int64_t KeysOf(int64_t shared, int64_t own) const {
-    return cost_.sharing == Sharing::kKeyCopies ? shared + own
-                                                : CeilDivide(shared % kBlockTokens + own, kBlockTokens) * kBlockTokens;
+    return cost_.sharing == Sharing::kKeyCopies ? shared + own : RoundUp(shared % kBlockTokens + own, kBlockTokens);
   }
 
   const SequenceCost& cost_;

@@ -11,6 +11,7 @@
 #include "core/base/status_macros.h"
 #include "core/comm/agreed_error.h"
 #include "core/comm/agreement.h"
+#include "core/memory/accounted_tensor.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/memory/ledger.h"
 #include "core/model/lora_options.h"

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/rank/rank_setup.h"
+#include "core/rl/options/token_arrays.h"
 #include "core/rl/testing/token_arrays.h"
 #include "core/training/batch/batch_check.h"
 #include "core/training/batch/sequence_tree.h"

@@ -24,6 +24,7 @@
 #include "core/checkpoint/state_use.h"
 #include "core/comm/agreement.h"
 #include "core/memory/catch_exceptions.h"
+#include "core/safetensors/reader.h"
 #include "core/zero/flat_layout.h"
 
 namespace quartet {
@@ -191,9 +192,8 @@ absl::Status CheckFits(TrainableModel& model, const std::string& folder, const S
       const int found = reader.FindParameter(parameter.name);
       if (found < 0) return refuse(absl::StrCat("it has no parameter ", parameter.name));
       if (manifest.parameters[found].shape != parameter.shape) {
-        return refuse(absl::StrCat("its ", parameter.name, " has shape [",
-                                   absl::StrJoin(manifest.parameters[found].shape, ", "), "], the model's has [",
-                                   absl::StrJoin(parameter.shape, ", "), "]"));
+        return refuse(absl::StrCat("its ", parameter.name, " has shape ", ShapeText(manifest.parameters[found].shape),
+                                   ", the model's has ", ShapeText(parameter.shape)));
       }
     }
   }

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "core/base/division.h"
 #include "core/comm/testing/rank_threads.h"
 
 namespace quartet {
@@ -92,7 +93,7 @@ double Accumulate(TrainableModel& model, const TokenIds& sequences, int micro) {
   ProcessGroup& group = model.model().process_group();
   TokenIds mine;
   for (size_t i = group.rank(); i < sequences.size(); i += group.size()) mine.push_back(sequences[i]);
-  const int most = (static_cast<int>(sequences.size()) + group.size() - 1) / group.size();
+  const int most = CeilDivide(static_cast<int>(sequences.size()), group.size());
   double loss = 0;
   for (int begin = 0; begin < most; begin += micro) {
     const int end = std::min<int>(begin + micro, mine.size());

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/division.h"
 #include "core/hardware/huge_pages.h"
 #include "core/hardware/meta_device.h"
 #include "core/hardware/parallel.h"
@@ -41,7 +42,7 @@ KvCache::KvCache(const KvCacheShape& shape, int64_t blocks, at::Device device, L
   entry_ = LedgerEntry(ledger, MemoryCategory::kKvCache, bytes);
   if (device.is_meta()) return;
   // Vectors do not lie across lines of the processor's caches then.
-  const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t rounded = RoundUp(bytes, kAlignment);
   memory_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, rounded)));
   if (memory_ == nullptr) {
     throw OutOfMemoryError(ledger->ExplainFailure(MemoryCategory::kKvCache, bytes, MemoryTier::kDevice));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "core/base/division.h"
 #include "core/base/logging.h"
 
 namespace quartet {
@@ -55,7 +56,7 @@ absl::Status Scheduler::CheckFits(int64_t prompt_len, int64_t max_new_tokens) co
   }
   // The last token that is generated is never put in the cache.
   const int64_t tokens = prompt_len + std::max<int64_t>(max_new_tokens - 1, 0);
-  const int64_t blocks = (tokens + options_.block_size - 1) / options_.block_size;
+  const int64_t blocks = CeilDivide(tokens, options_.block_size);
   if (blocks > options_.num_blocks) {
     return absl::InvalidArgumentError(absl::StrCat("ids (", prompt_len, ") and max_new_tokens (", max_new_tokens,
                                                    ") need ", blocks, " blocks of KV cache; there are ",
@@ -267,7 +268,7 @@ int64_t Scheduler::empty_places() const {
 
 // Gives the sequence blocks for its first `tokens` tokens, or none at all.
 bool Scheduler::Grow(Sequence* sequence, int64_t tokens) {
-  const int64_t wanted = (tokens + options_.block_size - 1) / options_.block_size;
+  const int64_t wanted = CeilDivide(tokens, options_.block_size);
   if (wanted - static_cast<int64_t>(sequence->blocks.size()) > pool_.free()) return false;
   while (static_cast<int64_t>(sequence->blocks.size()) < wanted) sequence->blocks.push_back(*pool_.Take());
   return true;
@@ -306,7 +307,7 @@ bool Scheduler::Admit(PromptGroup* group, ScheduledStep* step) {
   const std::vector<int32_t>& source = forked ? group->blocks : found;
   int64_t free_after = pool_.free();
   for (int64_t i = 0; i < shared; ++i) free_after -= pool_.is_free(source[i]) ? 1 : 0;
-  free_after -= (length + block_size - 1) / block_size - shared;
+  free_after -= CeilDivide(length, block_size) - shared;
   // One block in reserve for each that runs, so that admitting does not preempt at once.
   if (free_after < running()) {
     if (!running_.empty()) return false;
@@ -434,7 +435,7 @@ void Scheduler::UpdateReady(PromptGroup* group) {
 void Scheduler::KeepPrompt(const Sequence& sequence) {
   PromptGroup* group = sequence.group;
   GiveUpPrompt(group);
-  const int64_t blocks = (group->prompt_len + options_.block_size - 1) / options_.block_size;
+  const int64_t blocks = CeilDivide(group->prompt_len, options_.block_size);
   group->blocks.assign(sequence.blocks.begin(), sequence.blocks.begin() + blocks);
   for (const int32_t block : group->blocks) pool_.Share(block);
   kept_prompts_.push_back(group);

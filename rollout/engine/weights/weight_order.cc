@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/base/division.h"
 #include "core/hardware/meta_device.h"
 #include "core/kernels/cpu/gemm.h"
 #include "core/kernels/linear.h"
@@ -49,7 +50,7 @@ void ArrangePart(const ShardedModel& model, const std::vector<at::Tensor>& buffe
   for (const ParameterShard& piece : model.parameter_shards()) {
     const ParameterSpec& parameter = model.layout().groups[piece.group].parameters[piece.parameter];
     const int64_t panel = PanelsNumel(parameter);
-    const int64_t first = (piece.begin + panel - 1) / panel, last = (piece.begin + piece.count) / panel;
+    const int64_t first = CeilDivide(piece.begin, panel), last = (piece.begin + piece.count) / panel;
     if (parameter.shape.size() != 2 || first >= last) continue;
     const at::Tensor rows = buffers[piece.group]
                                 .narrow(0, piece.shard_offset + first * panel - piece.begin, (last - first) * panel)

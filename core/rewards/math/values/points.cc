@@ -6,6 +6,7 @@
 
 #include "core/base/splitmix64.h"
 #include "core/rewards/math/values/evaluate.h"
+#include "core/rewards/math/values/power_of_ten.h"
 #include "core/rewards/math/values/scalars.h"
 
 namespace quartet::math {
@@ -119,12 +120,6 @@ int Log10(const mpq_class& of) {
   return (static_cast<int>(mpz_sizeinbase(of.get_num_mpz_t(), 2)) -
           static_cast<int>(mpz_sizeinbase(of.get_den_mpz_t(), 2))) *
          0.30103;
-}
-
-mpq_class PowerOfTen(int exponent) {
-  mpz_class power;
-  mpz_ui_pow_ui(power.get_mpz_t(), 10, std::abs(exponent));
-  return exponent < 0 ? mpq_class(1, power) : mpq_class(power);
 }
 
 std::vector<mpq_class> SizesAround(const Expression& a, const Expression& b) {

@@ -18,7 +18,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/fd.h"
 #include "core/base/status_macros.h"
+#include "core/network/host_name.h"
 #include "core/network/resolve_host.h"
 
 namespace quartet {
@@ -54,14 +56,13 @@ bool IsWildcard(absl::string_view host) { return host == "0.0.0.0" || host == ":
 
 absl::StatusOr<std::string> LocalAddressTowards(const HostPort& remote) {
   QUARTET_ASSIGN_OR_RETURN(const AddressList list, ResolveHost(remote, SOCK_DGRAM, 0));
-  const int fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::ErrnoToStatus(errno, "cannot make a socket");
-  absl::Cleanup close_fd = [fd] { close(fd); };
+  const Fd own(socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!own.is_open()) return absl::ErrnoToStatus(errno, "cannot make a socket");
   sockaddr_storage local;
   socklen_t size = sizeof(local);
   // Connecting a datagram socket sends nothing; it only looks up the route.
-  if (connect(fd, list->ai_addr, list->ai_addrlen) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) != 0) {
+  if (connect(own.get(), list->ai_addr, list->ai_addrlen) != 0 ||
+      getsockname(own.get(), reinterpret_cast<sockaddr*>(&local), &size) != 0) {
     return absl::UnavailableError(absl::StrCat("there is no route to ", remote.ToString(), ": ", strerror(errno)));
   }
   return Numeric(reinterpret_cast<sockaddr*>(&local));
@@ -86,13 +87,12 @@ absl::StatusOr<std::string> InterfaceOf(const std::string& host) {
 
 absl::StatusOr<std::string> OwnReachableHost(absl::string_view wildcard) {
   const std::set<std::pair<int, std::string>> own = OwnAddresses(/*with_ipv6=*/wildcard == "::");
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
+  const std::string name = HostName();
   if (const absl::StatusOr<AddressList> list = ResolveHost({.host = name, .port = 0}, SOCK_STREAM, 0); list.ok()) {
     // The first is what those who are told the name bind and, on this host, connect to.
     const std::string first = Numeric((*list)->ai_addr);
     for (const auto& [order, address] : own) {
-      if (address == first) return std::string(name);
+      if (address == first) return name;
     }
   }
   if (own.empty()) {

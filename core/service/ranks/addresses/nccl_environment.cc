@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "core/base/environment.h"
 #include "core/base/files.h"
 #include "core/base/status_macros.h"
 #include "core/service/ranks/addresses/host_address.h"
@@ -17,11 +18,6 @@
 namespace quartet {
 
 namespace {
-
-std::string Value(const char* name) {
-  const char* const value = getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 bool IsSet(absl::string_view name, const std::vector<std::string>& lines) {
   return getenv(std::string(name).c_str()) != nullptr || std::any_of(lines.begin(), lines.end(), [&](const auto& line) {
@@ -33,8 +29,8 @@ bool IsSet(absl::string_view name, const std::vector<std::string>& lines) {
 
 absl::Status PutNcclBehind(const std::string& host, const std::string& root) {
   constexpr char kMonitor[] = "NCCL_RAS_ENABLE";
-  std::string own = Value("NCCL_CONF_FILE");
-  if (own.empty()) own = absl::StrCat(Value("HOME"), "/.nccl.conf");
+  std::string own = Environment("NCCL_CONF_FILE");
+  if (own.empty()) own = absl::StrCat(Environment("HOME"), "/.nccl.conf");
   const std::string files =
       absl::StrCat(ReadFile(root + "/etc/nccl.conf").value_or(""), "\n", ReadFile(root + own).value_or(""));
   const std::vector<std::string> lines = absl::StrSplit(files, '\n');

@@ -21,19 +21,14 @@ int PortOf(const sockaddr_storage& address) {
 
 }  // namespace
 
-PortReservation::~PortReservation() {
-  if (fd_ >= 0) close(fd_);
-}
-
 absl::StatusOr<PortReservation> PortReservation::Make(const HostPort& address) {
   QUARTET_ASSIGN_OR_RETURN(const AddressList list, ResolveHost(address, SOCK_STREAM, AI_PASSIVE));
-  const int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::ErrnoToStatus(errno, "cannot make a socket");
-  PortReservation kept(address, fd);  // closes it on every path but the last
+  Fd kept(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!kept.is_open()) return absl::ErrnoToStatus(errno, "cannot make a socket");
   const int one = 1;
-  setsockopt(fd, SOL_SOCKET, address.port == 0 ? SO_REUSEPORT : SO_REUSEADDR, &one, sizeof(one));
+  setsockopt(kept.get(), SOL_SOCKET, address.port == 0 ? SO_REUSEPORT : SO_REUSEADDR, &one, sizeof(one));
   // A socket that only tries the port must listen to meet another that listens; the one that keeps it must not.
-  if (bind(fd, list->ai_addr, list->ai_addrlen) != 0 || (address.port != 0 && listen(fd, 1) != 0)) {
+  if (bind(kept.get(), list->ai_addr, list->ai_addrlen) != 0 || (address.port != 0 && listen(kept.get(), 1) != 0)) {
     const int error = errno;
     if (error == EADDRINUSE) {
       return absl::UnavailableError(
@@ -47,13 +42,12 @@ absl::StatusOr<PortReservation> PortReservation::Make(const HostPort& address) {
     }
     return absl::ErrnoToStatus(error, absl::StrCat("cannot listen on ", address.ToString()));
   }
-  if (address.port != 0) return PortReservation(address, -1);
+  if (address.port != 0) return PortReservation(address, Fd());
   sockaddr_storage bound;
   socklen_t size = sizeof(bound);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) != 0)
+  if (getsockname(kept.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0)
     return absl::ErrnoToStatus(errno, "getsockname");
-  kept.address_.port = PortOf(bound);
-  return kept;
+  return PortReservation({.host = address.host, .port = PortOf(bound)}, std::move(kept));
 }
 
 }  // namespace quartet

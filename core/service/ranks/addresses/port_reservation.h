@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "core/base/fd.h"
 #include "core/network/address.h"
 
 namespace quartet {
@@ -15,19 +16,14 @@ class PortReservation {
  public:
   // UNAVAILABLE where the address is in use, INVALID_ARGUMENT where it is not one of this host.
   static absl::StatusOr<PortReservation> Make(const HostPort& address);
-  PortReservation(PortReservation&& other) noexcept : address_(std::move(other.address_)), fd_(other.fd_) {
-    other.fd_ = -1;
-  }
-  PortReservation& operator=(PortReservation&&) = delete;
-  ~PortReservation();
 
   const HostPort& address() const { return address_; }
-  bool needs_reuse_port() const { return fd_ >= 0; }
+  bool needs_reuse_port() const { return socket_.is_open(); }
 
  private:
-  PortReservation(HostPort address, int fd) : address_(std::move(address)), fd_(fd) {}
+  PortReservation(HostPort address, Fd socket) : address_(std::move(address)), socket_(std::move(socket)) {}
   HostPort address_;
-  int fd_;
+  Fd socket_;
 };
 
 }  // namespace quartet

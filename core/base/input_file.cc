@@ -1,4 +1,4 @@
-#include "core/data/input_file.h"
+#include "core/base/input_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -23,29 +23,18 @@ absl::Status InputError(int error, absl::string_view doing, const std::string& p
 
 absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
   InputFile file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path);  // NONBLOCK: a pipe must not hang us
-  if (file.fd_ < 0) return InputError(errno, "open", path);
-  if (fstat(file.fd_, &file.info_) != 0) return InputError(errno, "look at", path);
+  if (!file.fd_.is_open()) return InputError(errno, "open", path);
+  if (fstat(file.fd(), &file.info_) != 0) return InputError(errno, "look at", path);
   if (S_ISREG(file.info_.st_mode)) return file;
   return absl::InvalidArgumentError(
       absl::StrCat(path, S_ISDIR(file.info_.st_mode) ? " is a folder, not a regular file" : " is not a regular file"));
-}
-
-InputFile& InputFile::operator=(InputFile&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  path_.swap(other.path_);
-  std::swap(info_, other.info_);
-  return *this;
-}
-
-InputFile::~InputFile() {
-  if (fd_ >= 0) close(fd_);
 }
 
 absl::StatusOr<size_t> InputFile::ReadAt(uint64_t offset, size_t size, void* to) const {
   constexpr size_t kAtOnce = size_t{1} << 30;  // more than 2 GiB the system does not read
   size_t filled = 0;
   while (filled < size) {
-    const ssize_t n = pread(fd_, static_cast<char*>(to) + filled, std::min(size - filled, kAtOnce),
+    const ssize_t n = pread(fd(), static_cast<char*>(to) + filled, std::min(size - filled, kAtOnce),
                             static_cast<off_t>(offset + filled));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return InputError(errno, "read", path_);

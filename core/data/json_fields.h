@@ -31,7 +31,7 @@ class JsonFields {
   std::string Text(const nlohmann::json& object, const std::string& field);
   int64_t Count(const nlohmann::json& object, const std::string& field, int64_t least = 0);
   double Number(const nlohmann::json& object, const std::string& field, std::optional<double> least = std::nullopt);
-  // Of HashText (core/data/hash_text.h).
+  // Of HashText (core/base/hash_text.h).
   uint64_t Hash(const nlohmann::json& object, const std::string& field);
 
   // Values, or elements, of the field `field`.

@@ -1,4 +1,4 @@
-#include "core/data/input_file.h"
+#include "core/base/input_file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/data/hash_text.h"
+#include "core/base/hash_text.h"
 
 #include <algorithm>
 

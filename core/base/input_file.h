@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "core/base/fd.h"
 
 namespace quartet {
 
@@ -21,23 +22,20 @@ class InputFile {
   static absl::StatusOr<InputFile> Open(const std::string& path);
   // Takes over a descriptor, or -1 for none.
   explicit InputFile(int fd = -1, std::string path = "") : fd_(fd), path_(std::move(path)) {}
-  InputFile(InputFile&& other) noexcept { *this = std::move(other); }
-  InputFile& operator=(InputFile&& other) noexcept;
-  ~InputFile();
 
   const std::string& path() const { return path_; }
   // As it was when it was opened by its path; so are its bytes.
   const struct stat& info() const { return info_; }
   uint64_t bytes() const { return static_cast<uint64_t>(info_.st_size); }
-  int fd() const { return fd_; }
+  int fd() const { return fd_.get(); }
   // The descriptor, from now on the caller's to close.
-  int Release() { return std::exchange(fd_, -1); }
+  int Release() { return fd_.Release(); }
 
   // Fills `to` with `size` bytes from `offset` on, or up to the end of the file; how many. UNAVAILABLE.
   absl::StatusOr<size_t> ReadAt(uint64_t offset, size_t size, void* to) const;
 
  private:
-  int fd_ = -1;
+  Fd fd_;
   std::string path_;
   struct stat info_ = {};
 };

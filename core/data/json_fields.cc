@@ -1,7 +1,7 @@
-#include "core/checkpoint/json_fields.h"
+#include "core/data/json_fields.h"
 
 #include "absl/strings/str_cat.h"
-#include "core/data/hash_text.h"
+#include "core/base/hash_text.h"
 #include "core/errors/shown.h"
 
 namespace quartet {
