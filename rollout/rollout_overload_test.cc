@@ -73,6 +73,17 @@ TEST(RolloutOverload, AnswersControlWhileMoreThanAThousandCallsWait) {
   EXPECT_EQ(service.Ids(4).size(), 15u);
 }
 
+TEST(RolloutOverload, HasThePlaceOfACallAgainOnceItsClientKnowsOfItsEnd) {
+  TestService service({.ranks = 1}, [](RolloutConfig* rollout) { rollout->set_max_calls(1); });
+  GenerateHeader header = HeaderFor(1, 1, 1);
+  header.mutable_sampling()->set_max_new_tokens(1);
+  for (int i = 0; i < 300; ++i) {
+    Answers answers;
+    const grpc::Status status = service.Generate(header, {SomePrompts()[0]}, &answers);
+    ASSERT_TRUE(status.ok()) << i << ": " << status.error_message();
+  }
+}
+
 TEST(RolloutOverload, CallsThatNeverSayWhatTheyWantHoldNobodyUp) {
   constexpr int kCalls = 100;
   TestService service({.ranks = 1}, [](RolloutConfig* rollout) { rollout->set_max_calls(kCalls); });

@@ -1,7 +1,9 @@
 #include "orchestrator/agents/episode.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -115,6 +117,9 @@ size_t SizeWithoutLastTurnsOwn(std::string_view text, std::string_view closed, s
   return 0;
 }
 
+// Earlier answers that a request is held against by writing the conversation again, which takes as long as it is.
+constexpr int kMostTries = 16;
+
 uint64_t HashOf(const std::vector<int32_t>& ids) {
   return HashBytes({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t)});
 }
@@ -150,10 +155,13 @@ absl::StatusOr<EpisodeRequest> Episode::Begin(std::vector<ChatMessage> messages,
   turn.before_opening = KnownText(unopened.ok() && text.starts_with(*unopened) ? *unopened : text);
   const std::vector<int64_t> lines = LinesOf(messages, answers, kwargs_hash);
   turn.asked = lines.back();
+  turn.answers_before = answers_;
 
-  for (size_t count = messages.size(); count > 0 && turn.parent < 0; --count) {
+  int tries = 0;
+  for (size_t count = messages.size(); count > 0 && turn.parent < 0 && tries < kMostTries; --count) {
     const int64_t answer = answers[count - 1];
-    if (answer < 0) continue;
+    if (answer < 0 || !MayStandIn(turns_[answer], text)) continue;
+    ++tries;
     // The same words may have been answered to something else.
     if (lines[count - 1] != turns_[answer].asked) {
       const absl::StatusOr<std::string> asked =
@@ -188,6 +196,12 @@ void Episode::Answered(int64_t turn, DrawnAnswer drawn, ChatMessage message) {
   turns_[turn].drawn = std::move(drawn);
   turns_[turn].message = std::move(message);
   turns_[turn].answered = true;
+  ++answers_;
+}
+
+void Episode::Unanswered(int64_t turn) {
+  QUARTET_CHECK(!turns_.at(turn).answered);
+  turns_[turn] = Turn();
 }
 
 void Episode::Undelivered(int64_t turn) {
@@ -256,13 +270,16 @@ std::vector<int64_t> Episode::LinesOf(const std::vector<ChatMessage>& messages, 
   return lines;
 }
 
+bool Episode::MayStandIn(const Turn& turn, std::string_view text) {
+  return turn.before_opening.Begins(text) &&
+         std::ranges::all_of(std::array{"reasoning_content", "content"}, [&](const char* part) {
+           return text.find(StrippedPart(turn.message, part), turn.before_opening.size) != std::string_view::npos;
+         });
+}
+
 std::string_view Episode::BehindTurn(const Turn& turn, std::vector<ChatMessage> messages, const OrderedJson& kwargs,
                                      std::string_view text) const {
   const size_t opening = turn.before_opening.size;
-  if (!turn.before_opening.Begins(text)) return "";
-  for (const char* part : {"reasoning_content", "content"}) {
-    if (text.find(StrippedPart(turn.message, part), opening) == std::string_view::npos) return "";
-  }
   // The conversation as the template writes it where this turn is the last, up to the end of the turn.
   const absl::StatusOr<std::string> whole = tokenizer_->ApplyChatTemplate(messages, false, kwargs);
   if (!whole.ok() || !turn.text.Begins(*whole)) return "";
@@ -348,6 +365,11 @@ std::vector<EpisodeSequence> Episode::Sequences() const {
     Append(turns_[turn].drawn.ids, &sequences.back().ids);
   }
   std::ranges::stable_sort(sequences, {}, &EpisodeSequence::ids);
+  const auto last = std::ranges::max_element(sequences, {}, [this](const EpisodeSequence& sequence) {
+    const int64_t turn = sequence.last_turn;
+    return std::tuple(turns_[turn].answers_before, PromptOf(turn), turn);
+  });
+  if (last != sequences.end()) std::rotate(last, last + 1, sequences.end());
 
   std::vector<bool> trained;
   for (const Turn& turn : turns_) trained.push_back(!turn.delivered);

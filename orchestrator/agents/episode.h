@@ -61,12 +61,17 @@ class Episode {
   // Turns without an answer leave nothing behind.
   void Answered(int64_t turn, DrawnAnswer drawn, ChatMessage message);
 
+  // A turn that Begin gave gets no answer: what is held of it is freed.
+  void Unanswered(int64_t turn);
+
   // The client has not got the answer of that turn: what was drawn is no action, and no later turn goes on from it.
   void Undelivered(int64_t turn);
 
   // Every id that was drawn is an action in one of these, the first that has it, and stands behind the ids that it was
-  // drawn behind. A turn that several others go on from is context in the later ones. The order follows from ids alone,
-  // not from when answers came.
+  // drawn behind. A turn that several others go on from is context in the later ones. The last one ends with the answer
+  // that was asked for last. Of those between whose requests no answer came, which the agent has asked for side by
+  // side, it is the one of the greatest prompt by ids, whichever came first. The order of the others follows from their
+  // ids.
   std::vector<EpisodeSequence> Sequences() const;
 
  private:
@@ -87,11 +92,12 @@ class Episode {
   };
 
   struct Turn {
-    int64_t parent = -1;       // the turn that this one goes on from
-    std::vector<int32_t> fed;  // the prompt, or what of it stands behind the ids of the parent
-    KnownText text;            // of the whole prompt, as the template writes it
-    KnownText before_opening;  // of it, what stands before the opening of the answer's turn
-    int64_t asked = -1;        // the last line asked with
+    int64_t parent = -1;         // the turn that this one goes on from
+    std::vector<int32_t> fed;    // the prompt, or what of it stands behind the ids of the parent
+    KnownText text;              // of the whole prompt, as the template writes it
+    KnownText before_opening;    // of it, what stands before the opening of the answer's turn
+    int64_t asked = -1;          // the last line asked with
+    int64_t answers_before = 0;  // of the episode, when it was asked
     bool answered = false;
     bool delivered = true;  // as far as is known
     DrawnAnswer drawn;
@@ -107,6 +113,9 @@ class Episode {
   // tells the same in `messages`; and whether these are all of both.
   std::pair<std::vector<int64_t>, bool> TurnsBefore(int64_t turn, std::span<const ChatMessage> messages,
                                                     std::span<const uint64_t> told, uint64_t kwargs) const;
+  // Whether the prompt, its opening and the words of `turn` stand in `text`, which is soon looked at: BehindTurn takes
+  // that the template writes the conversation again.
+  static bool MayStandIn(const Turn& turn, std::string_view text);
   // `messages` end with the answer of `turn`, and are the beginning of those that the template writes as `text`: what
   // stands there from the end token on which it writes behind that answer. "" where the turn does not stand there as it
   // was drawn.
@@ -126,6 +135,7 @@ class Episode {
   std::map<std::pair<int64_t, uint64_t>, int64_t> line_of_;  // by the line before it and a hash of its message and turn
   std::map<uint64_t, std::vector<int64_t>> told_;            // answered turns, by a hash of what is told
   std::map<uint64_t, int64_t> asked_;                        // how often, by a hash of the prompt
+  int64_t answers_ = 0;
 };
 
 }  // namespace quartet

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <stop_token>
 #include <utility>
@@ -29,23 +28,17 @@ PromptAnswer AnswerOf(PlayedEpisode episode, const EpisodePlace& place) {
     answer.error = std::string(episode.dropped.message());
     return answer;
   }
-  // The one with the last answer comes last, as that is what sources of rewards judge.
   EpisodeRecord& record = episode.record;
-  std::vector<size_t> order(record.sequences.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  const auto last = std::ranges::max_element(order, {}, [&](size_t i) { return record.sequences[i].last_turn; });
-  std::rotate(last, last + 1, order.end());
-  for (const size_t i : order) {
-    const EpisodeSequence& sequence = record.sequences[i];
+  for (const EpisodeSequence& sequence : record.sequences) {
     answer.sequences.push_back(TokensOf(sequence));
     answer.log_probs.insert(answer.log_probs.end(), sequence.log_probs.begin(), sequence.log_probs.end());
     answer.sampled_log_probs.insert(answer.sampled_log_probs.end(), sequence.sampled_log_probs.begin(),
                                     sequence.sampled_log_probs.end());
   }
-  answer.conversation =
-      record.turns[order.back()].dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  answer.conversation = record.conversation.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   answer.response = std::move(record.response);
   answer.truncated = record.truncated;
+  answer.overlong = record.overlong;
   answer.agent = std::move(episode.reward).value_or(Reward());
   return answer;
 }

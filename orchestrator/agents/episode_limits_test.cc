@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/testing/counted_memory.h"
 #include "core/http/testing/http_client.h"
 #include "orchestrator/agents/episode_server.h"
 #include "orchestrator/agents/testing/served_agents.h"
@@ -115,6 +116,65 @@ TEST_F(EpisodeLimitsTest, TrainsOnNothingWhoseClientLeftAmid) {
   const EpisodeRecord record = server_->Close(episode.key);
   EXPECT_EQ(record.calls, 0);
   EXPECT_THAT(record.sequences, IsEmpty());
+}
+
+TEST_F(EpisodeLimitsTest, CountsNoAnswerThatNobodyGot) {
+  for (const bool while_it_is_drawn : {true, false}) {
+    std::promise<void> asked, left;
+    std::atomic<bool> first = true;
+    Start(
+        [&](const std::string&, const std::stop_token& give_up) -> absl::StatusOr<std::string> {
+          if (!first.exchange(false)) return "the answer";
+          asked.set_value();
+          if (while_it_is_drawn) return WaitFor(give_up);
+          left.get_future().wait();
+          return "an answer";
+        },
+        "grouped_results", [](EpisodeServerOptions* options) { options->episode.max_turns = 1; });
+    const OpenEpisode episode = server_->Open(1);
+    HttpClient client(PortOf(episode));
+    Begin(client, episode);
+    asked.get_future().wait();
+    client.Close();
+    left.set_value();
+    // Until it is known.
+    while (Chat(episode, Question("hi")).status != 200) std::this_thread::yield();
+    EXPECT_EQ(Chat(episode, Question("hi")).status, 400);
+    EXPECT_EQ(server_->Close(episode.key).calls, 1);
+    server_.reset();
+  }
+}
+
+TEST_F(EpisodeLimitsTest, HoldsNothingOfRequestsThatItRefuses) {
+  Start({}, "grouped_results", [](EpisodeServerOptions* options) { options->episode.max_len = 100; });
+  const OpenEpisode episode = server_->Open(1);
+  int64_t before = 0;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(Chat(episode, Question(std::string(100'000 + i, 'x'))).status, 400);
+    if (i == 1) before = AllocatedBytes();
+  }
+  EXPECT_LT(AllocatedBytes() - before, 5 * 100'000);
+}
+
+// algorithm.overlong_filtering leaves out what the run has cut.
+TEST_F(EpisodeLimitsTest, TellsTheRunsLimitsFromThoseOfARequest) {
+  Start({}, "grouped_results", [](EpisodeServerOptions* options) { options->episode.max_len = 100; });
+  generation_.mutable_sampling()->set_max_new_tokens(10);
+  server_->SetGeneration(generation_);
+  const auto last_of = [this](const std::string& question, const json& more) {
+    const OpenEpisode episode = server_->Open(1);
+    EXPECT_EQ(Chat(episode, Question(question), more).status, 200);
+    return server_->Close(episode.key);
+  };
+  const EpisodeRecord by_request = last_of("hi", {{"max_tokens", 9}});
+  EXPECT_TRUE(by_request.truncated);
+  EXPECT_FALSE(by_request.overlong);
+  for (const int tokens : {10, 11}) EXPECT_TRUE(last_of("hi", {{"max_tokens", tokens}}).overlong);
+  std::string question = "?";
+  while (tokenizer_->Encode(question, false)->size() < 60) question += "?";
+  const int64_t room = 100 - std::ssize(last_of(question, {{"max_tokens", 1}}).sequences.at(0).ids) + 1;
+  while (tokenizer_->Encode(question, false)->size() < static_cast<size_t>(60 + room - 5)) question += "?";
+  EXPECT_TRUE(last_of(question, {{"max_tokens", 9}}).overlong) << "the context had room for 5";
 }
 
 TEST_F(EpisodeLimitsTest, DrawsAsTheRunSays) {

@@ -20,15 +20,18 @@ struct OpenEpisode {
 
 // What of an episode the policy has made.
 struct EpisodeRecord {
-  std::vector<EpisodeSequence> sequences;     // none where no call was answered with a token
-  std::vector<nlohmann::ordered_json> turns;  // of each sequence a list of messages, with its last answer
-  std::string response;                       // text of the answer that was asked for last, of what has tokens
-  bool truncated = false;                     // that one: cut by a limit, without an end token
-  int64_t calls = 0;                          // that were answered and delivered
-  int64_t refused = 0;                        // that were not, by the fault of who called
-  std::string refusal;                        // what one of them was told
-  double policy_seconds = 0;                  // in which at least one call was under way
-  std::string no_room;                        // what a call still waited for at the end, of a policy that had no room
+  std::vector<EpisodeSequence> sequences;  // none where no call was answered with a token
+  // Of the answer that was asked for last, with which the last sequence ends:
+  nlohmann::ordered_json conversation;  // a list of messages, with that answer
+  std::string response;                 // its text
+  bool truncated = false;               // cut by a limit, without an end token
+  bool overlong = false;                // by one of the run's, not by what the request allowed
+
+  int64_t calls = 0;          // that were answered and delivered
+  int64_t refused = 0;        // that were not, by the fault of who called
+  std::string refusal;        // what one of them was told
+  double policy_seconds = 0;  // in which at least one call was under way
+  std::string no_room;        // what a call still waited for at the end, of a policy that had no room
   // An error of ours: the episode has failed, whatever its agent reports.
   absl::Status policy;
 };

@@ -59,9 +59,8 @@ TEST_F(EpisodeServerTest, AnswersAnAgentAndKeepsWhatWasDrawn) {
   ASSERT_THAT(record.sequences, SizeIs(1));
   EXPECT_EQ(Text(record.sequences[0], true), "the answer 1<|end|>the answer 2<|end|>");
   EXPECT_THAT(record.sequences[0].sampled_log_probs, AllOf(SizeIs(26), ::testing::Each(-0.5F)));
-  ASSERT_THAT(record.turns, SizeIs(1));
-  EXPECT_EQ(json(record.turns[0]), json::array({Message("user", "2 and 2?"), Message("assistant", "the answer 1"),
-                                                Message("user", "and 3?"), Message("assistant", "the answer 2")}));
+  EXPECT_EQ(json(record.conversation), json::array({Message("user", "2 and 2?"), Message("assistant", "the answer 1"),
+                                                    Message("user", "and 3?"), Message("assistant", "the answer 2")}));
 }
 
 TEST_F(EpisodeServerTest, NamesItsModel) {
@@ -139,7 +138,7 @@ TEST_F(EpisodeServerTest, CallsTools) {
       if (std::string(name) == "grouped_results") {
         EXPECT_THAT(record.sequences, SizeIs(1));
         EXPECT_EQ(actions, drawn + "<|end|>three<|end|>");
-        EXPECT_EQ(record.turns[0][1]["tool_calls"][0]["function"]["arguments"], R"({"b":1,"a":[2]})");
+        EXPECT_EQ(record.conversation[1]["tool_calls"][0]["function"]["arguments"], R"({"b":1,"a":[2]})");
       }
       EXPECT_THAT(actions, AllOf(HasSubstr(drawn), HasSubstr("three<|end|>")));
     }
@@ -189,12 +188,10 @@ TEST_F(EpisodeServerTest, GoesBackToAnEarlierQuestion) {
   const EpisodeRecord record = server_->Close(episode.key);
   ASSERT_THAT(record.sequences, SizeIs(2));
   EXPECT_EQ(record.response, three);
+  EXPECT_EQ(record.conversation[2]["content"], "three");
   const std::string first = other[1]["content"];
-  for (size_t i = 0; i < 2; ++i) {
-    const bool has_two = record.turns[i][2]["content"] == "two";
-    EXPECT_EQ(Text(record.sequences[i], true),
-              absl::StrCat(i == 0 ? first + "<|end|>" : "", has_two ? two : three, "<|end|>"));
-  }
+  EXPECT_EQ(Text(record.sequences[0], true), absl::StrCat(first, "<|end|>", two, "<|end|>"));
+  EXPECT_EQ(Text(record.sequences[1], true), absl::StrCat(three, "<|end|>"));
 }
 
 TEST_F(EpisodeServerTest, KeepsOnceWhatAllRequestsOfAConversationHave) {
@@ -208,7 +205,7 @@ TEST_F(EpisodeServerTest, KeepsOnceWhatAllRequestsOfAConversationHave) {
     if (turn == 1) before = AllocatedBytes();
   }
   EXPECT_LT(AllocatedBytes() - before, 10 * 200'000);
-  EXPECT_THAT(server_->Close(episode.key).turns, SizeIs(1));
+  EXPECT_THAT(server_->Close(episode.key).conversation, SizeIs(40));
 }
 
 // An agent that goes on asking, and asks the same twice at the same time.

@@ -409,6 +409,40 @@ TEST(Episode, GivesTheSameSequencesInWhateverOrderAnswersCome) {
   EXPECT_EQ(of_order[0], of_order[1]);
 }
 
+// Though of the two the second may have the smaller ids.
+TEST(Episode, HasInTheFirstSequenceWhatTheOthersGoOnFromAndInTheLastWhatWasAskedForLast) {
+  for (const bool turned : {false, true}) {
+    Played episode("grouped_results");
+    const EpisodeRequest first = episode.Ask({User("plan")});
+    const Ids plan = episode.Answer(first, "a, b", Said("a, b"));
+    const EpisodeRequest a = episode.Ask({User("plan"), Said("a, b"), User(turned ? "do b" : "do a")});
+    const Ids did_a = episode.Answer(a, "done", Said("done"));
+    const EpisodeRequest b = episode.Ask({User("plan"), Said("a, b"), User(turned ? "do a" : "do b")});
+    const Ids did_b = episode.Answer(b, "it is", Said("it is"));
+    const auto sequences = episode->Sequences();
+    ASSERT_EQ(sequences.size(), 2);
+    EXPECT_EQ(sequences[0].last_turn, a.turn);
+    EXPECT_EQ(Actions(sequences[0]), plan.size() + did_a.size());
+    EXPECT_EQ(sequences[1].last_turn, b.turn);
+    EXPECT_EQ(Actions(sequences[1]), did_b.size());
+  }
+}
+
+TEST(Episode, EndsWithTheSameOfSeveralThatWereAskedForSideBySideWhicheverCameFirst) {
+  std::vector<Ids> last;
+  for (const bool turned : {false, true}) {
+    Played episode("grouped_results");
+    episode.Answer(episode.Ask({User("z, which is asked first")}), "first", Said("first"));
+    const EpisodeRequest one = episode.Ask({User(turned ? "y" : "x")});
+    const EpisodeRequest two = episode.Ask({User(turned ? "x" : "y")});
+    episode.Answer(one, "done", Said("done"));
+    episode.Answer(two, "done", Said("done"));
+    ASSERT_EQ(episode->Sequences().size(), 3);
+    last.push_back(episode->Sequences().back().ids);
+  }
+  EXPECT_EQ(last[0], last[1]);
+}
+
 TEST(Episode, GoesBackToWhereAClientDroppedTurns) {
   Played episode("grouped_results");
   const EpisodeRequest first = episode.Ask({User("a")});
@@ -443,6 +477,31 @@ TEST(Episode, LeavesNothingOfRequestsThatWereNotAnswered) {
   const auto sequences = episode->Sequences();
   ASSERT_EQ(sequences.size(), 1);
   EXPECT_EQ(sequences[0].last_turn, first.turn);
+}
+
+TEST(Episode, HoldsNothingOfPromptsThatGetNoAnswer) {
+  Played episode("grouped_results");
+  const int64_t before = AllocatedBytes();
+  for (int i = 0; i < 20; ++i) episode->Unanswered(episode.Ask({User(absl::StrCat(i, std::string(10'000, 'x')))}).turn);
+  EXPECT_LT(AllocatedBytes() - before, 100'000);
+}
+
+TEST(Episode, BeginsABranchWhereMoreAnswersThanAFewCannotBeGoneOnFrom) {
+  Played episode("keeps_thoughts");
+  Messages messages = {User("why?")};
+  const EpisodeRequest first = episode.Ask(messages);
+  const Ids drawn = episode.Answer(first, "thus\n</think>\n\nso", Thought("thus", "so"));
+  messages.push_back(Thought("thus", "so"));
+  const auto goes_on = BeginsWith(Together(first.prompt, drawn));
+  for (int turn = 0; turn < 16; ++turn) {
+    messages.push_back(User("go on"));
+    const EpisodeRequest request = episode.Ask(messages);
+    EXPECT_THAT(request.prompt, goes_on);
+    messages.push_back(Thought("since it", ""));
+    episode.Answer(request, "since it", messages.back());  // has ended within its thought
+  }
+  messages.push_back(User("go on"));
+  EXPECT_THAT(episode.Ask(messages).prompt, testing::Not(goes_on));
 }
 
 TEST(Episode, BeginsABranchWhereTheSystemPromptTellsAnotherTime) {

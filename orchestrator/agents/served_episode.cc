@@ -138,11 +138,16 @@ HttpReply ServedEpisode::Complete(HttpRequest& request, const std::stop_token& g
     return closing_.stop_requested() ? EpisodeIsClosed() : absl::CancelledError("the client has gone");
   };
   absl::StatusOr<Asked> asked = Read(request, give_up.get_token());
-  if (give_up.stop_requested()) return ErrorReply(ended());
+  if (give_up.stop_requested()) {
+    if (asked.ok()) Unanswered(asked->turn);
+    return ErrorReply(ended());
+  }
   if (!asked.ok()) return Refuse(ErrorReply(asked.status()));
   absl::StatusOr<GeneratedSequence> drawn = Generate(*asked, give_up.get_token());
-  if (give_up.stop_requested()) return ErrorReply(ended());
-  if (!drawn.ok()) return ErrorReply(drawn.status());
+  if (give_up.stop_requested() || !drawn.ok()) {
+    Unanswered(asked->turn);
+    return ErrorReply(give_up.stop_requested() ? ended() : drawn.status());
+  }
   return Answer(*std::move(asked), *std::move(drawn), call);
 }
 
@@ -165,25 +170,33 @@ absl::StatusOr<ServedEpisode::Asked> ServedEpisode::Ask(OpenAiChat chat) {
   const std::lock_guard lock(mutex_);
   if (!record_.policy.ok()) return Failed(record_.policy);
   if (asked_ >= options_.max_turns) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the episode has had ", asked_, " requests; allowed: at most agent.max_turns = ", options_.max_turns));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the episode has, or waits for, ", asked_,
+                     " answers; allowed: at most agent.max_turns = ", options_.max_turns));
   }
   const absl::StatusOr<EpisodeRequest> begun = episode_.Begin(chat.messages, chat.kwargs);
   if (!begun.ok()) return ChatError(chat, *model_.tokenizer, begun.status());
   const auto prompt_len = static_cast<int64_t>(begun->prompt.size());
   if (prompt_len >= options_.max_len) {
+    episode_.Unanswered(begun->turn);
     return ContextLengthError("messages", absl::StrCat("has ", prompt_len,
                                                        " tokens, which leave no room for an answer: "
                                                        "this model's maximum context length is ",
                                                        options_.max_len, " tokens"));
   }
   SamplingParams& sampling = *chat.request.header.mutable_sampling();
-  chat.max_tokens = static_cast<int32_t>(std::min<int64_t>(*chat.max_tokens, options_.max_len - prompt_len));
+  const int64_t most = std::min<int64_t>(generation_.sampling().max_new_tokens(), options_.max_len - prompt_len);
+  Asked asked{.turn = begun->turn, .shortened = *chat.max_tokens < most};
+  chat.max_tokens = static_cast<int32_t>(std::min<int64_t>(*chat.max_tokens, most));
   sampling.set_min_tokens(std::clamp(sampling.min_tokens(), 0, std::max(*chat.max_tokens, 0)));
   sampling.set_seed(SeedOf(seed_, *begun));
   const std::vector<ChatMessage> messages = std::move(chat.messages);
-  Asked asked{.turn = begun->turn};
-  QUARTET_ASSIGN_OR_RETURN(asked.request, WithPrompt(std::move(chat), begun->text, begun->prompt, model_));
+  absl::StatusOr<OpenAiRequest> request = WithPrompt(std::move(chat), begun->text, begun->prompt, model_);
+  if (!request.ok()) {
+    episode_.Unanswered(begun->turn);
+    return request.status();
+  }
+  asked.request = *std::move(request);
   asked.request.header.set_policy_version(generation_.policy_version());
   asked.request.header.set_stream_tokens(false);
   asked.request.header.set_affinity(std::max<uint64_t>(seed_, 1));
@@ -239,6 +252,7 @@ HttpReply ServedEpisode::Answer(Asked asked, GeneratedSequence drawn, const std:
   Turn& turn = turns_[asked.turn];
   turn.text = options_.tokenizer->Decode(of_turn.ids, /*skip_special_tokens=*/true);
   turn.truncated = whole.sequence().finish_reason() == GeneratedSequence::LENGTH;
+  turn.overlong = turn.truncated && !asked.shortened;
   turn.messages.push_back(Keep(*message));
   turn.delivered = true;  // as far as is known
   episode_.Answered(asked.turn, std::move(of_turn), *message);
@@ -248,10 +262,18 @@ HttpReply ServedEpisode::Answer(Asked asked, GeneratedSequence drawn, const std:
   return reply;
 }
 
+void ServedEpisode::Unanswered(int64_t turn) {
+  const std::lock_guard lock(mutex_);
+  episode_.Unanswered(turn);
+  turns_.erase(turn);
+  --asked_;
+}
+
 void ServedEpisode::Undelivered(int64_t turn) {
   const std::lock_guard lock(mutex_);
   episode_.Undelivered(turn);
   turns_[turn].delivered = false;
+  --asked_;
 }
 
 HttpReply ServedEpisode::Refuse(HttpReply reply) {
@@ -268,17 +290,14 @@ EpisodeRecord ServedEpisode::Close() {
   std::unique_lock lock(mutex_);
   call_ended_.wait(lock, [this] { return calls_ == 0; });
   record_.sequences = episode_.Sequences();
-  for (const EpisodeSequence& sequence : record_.sequences) {
-    OrderedJson& messages = record_.turns.emplace_back(OrderedJson::array());
-    for (const std::string* message : turns_[sequence.last_turn].messages) {
-      messages.push_back(OrderedJson::parse(*message));
-    }
-  }
   record_.calls = std::ranges::count_if(turns_ | std::views::values, &Turn::delivered);
-  const auto last = std::ranges::max_element(record_.sequences, {}, &EpisodeSequence::last_turn);
-  if (last != record_.sequences.end()) {
-    record_.response = turns_[last->last_turn].text;
-    record_.truncated = turns_[last->last_turn].truncated;
+  if (!record_.sequences.empty()) {
+    Turn& last = turns_.at(record_.sequences.back().last_turn);
+    record_.conversation = OrderedJson::array();
+    for (const std::string* message : last.messages) record_.conversation.push_back(OrderedJson::parse(*message));
+    record_.response = std::move(last.text);
+    record_.truncated = last.truncated;
+    record_.overlong = last.overlong;
   }
   return std::move(record_);
 }

@@ -37,7 +37,7 @@ struct EpisodeOptions {
   std::string model;                   // what requests call it
   std::vector<int32_t> end_token_ids;  // that end an answer
   int64_t max_len = 0;                 // tokens of a prompt and its answer together
-  int64_t max_turns = 0;               // requests of one episode that are answered
+  int64_t max_turns = 0;               // answers to requests of one episode that are delivered
   GenerateFunction generate;
   // Told of parameters that a request has and that have no effect (run_sampling.h).
   std::function<void(const std::vector<std::string>&)> on_set_aside;
@@ -70,12 +70,13 @@ class ServedEpisode : public std::enable_shared_from_this<ServedEpisode> {
   struct Asked {
     OpenAiRequest request;
     int64_t turn = 0;
+    bool shortened = false;  // its answer is shorter than the run's limits are, as the request says
   };
   struct Turn {
     std::vector<const std::string*> messages;  // of messages_, with the answer, where there is one
     std::string text;                          // of the answer
-    bool truncated = false;
-    bool delivered = false;  // its answer
+    bool truncated = false, overlong = false;  // EpisodeRecord
+    bool delivered = false;                    // its answer
   };
 
   absl::StatusOr<Asked> Read(HttpRequest& request, const std::stop_token& give_up);
@@ -84,6 +85,7 @@ class ServedEpisode : public std::enable_shared_from_this<ServedEpisode> {
   absl::StatusOr<Asked> Ask(OpenAiChat chat);
   absl::StatusOr<GeneratedSequence> Generate(const Asked& asked, const std::stop_token& give_up);
   HttpReply Answer(Asked asked, GeneratedSequence drawn, const std::shared_ptr<Call>& call);
+  void Unanswered(int64_t turn);
   void Undelivered(int64_t turn);
 
   const EpisodeOptions& options_;
@@ -103,7 +105,7 @@ class ServedEpisode : public std::enable_shared_from_this<ServedEpisode> {
       messages_;       // as OpenAI's interface has them, each once, though all requests of a conversation do
   int64_t calls_ = 0;  // that are under way
   std::chrono::steady_clock::time_point busy_since_;
-  int64_t asked_ = 0;  // of max_turns
+  int64_t asked_ = 0;  // of max_turns: that have, or may still get, an answer
   EpisodeRecord record_;
 };
 

@@ -30,6 +30,7 @@ struct PromptAnswer {
   std::vector<float> sampled_log_probs;
   std::string response;         // decoded, without special tokens; of an episode its last answer
   bool truncated = false;       // that one, by a limit
+  bool overlong = false;        // one of the run's, not of an agent's request
   std::string conversation;     // of an episode: the messages of the last sequence, with the last answer, a JSON list
   std::optional<Reward> agent;  // of an episode: what the agent says; it is right with a score of at least 1
 

@@ -9,13 +9,15 @@ namespace quartet {
 namespace {
 
 PromptAnswer AnswerOf(const GeneratedSequence& sequence, const Tokenizer& tokenizer) {
+  const bool truncated = sequence.finish_reason() == GeneratedSequence::LENGTH;
   return {.prompt = sequence.prompt_index(),
           .sample = static_cast<uint64_t>(sequence.sample()),
           .sequences = {sequence.tokens()},
           .log_probs = {sequence.log_probs().begin(), sequence.log_probs().end()},
           .sampled_log_probs = {sequence.sampled_log_probs().begin(), sequence.sampled_log_probs().end()},
           .response = DecodeResponse(sequence.tokens(), tokenizer),
-          .truncated = sequence.finish_reason() == GeneratedSequence::LENGTH};
+          .truncated = truncated,
+          .overlong = truncated};
 }
 
 }  // namespace

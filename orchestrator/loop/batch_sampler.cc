@@ -56,7 +56,7 @@ absl::StatusOr<Experience> ExperienceOf(const RunConfig& config, std::shared_ptr
   e.response = std::move(answer.response);
   e.truncated = answer.truncated;
   e.conversation = std::move(answer.conversation);
-  e.excluded = algorithm.overlong_filtering() && e.truncated;
+  e.excluded = algorithm.overlong_filtering() && answer.overlong;
   e.rollout_log_probs = std::move(answer.log_probs);
   e.sampled_log_probs = std::move(answer.sampled_log_probs);
   e.reward = reply.reward();

@@ -31,11 +31,14 @@ SampleSequence SpansOf(const TokenSequence& tokens, const Tokenizer& tokenizer) 
   return spans;
 }
 
-// Whether the policy has drawn tokens in one go, so that prompt and response are all that there is to see.
+// Whether the policy has drawn tokens in one go, and behind the row's prompt, where agents may ask otherwise: then
+// prompt and response are all that there is to see.
 bool IsOneAnswer(const Experience& e) {
   const auto& mask = e.last_sequence().action_mask();
+  const auto& ids = e.last_sequence().ids();
   const auto first = std::ranges::find(mask, true), end = std::find(first, mask.end(), false);
-  return e.sequences.size() == 1 && std::find(end, mask.end(), true) == mask.end();
+  return e.sequences.size() == 1 && std::find(end, mask.end(), true) == mask.end() &&
+         std::equal(ids.begin(), ids.begin() + (first - mask.begin()), e.prompt->ids.begin(), e.prompt->ids.end());
 }
 
 }  // namespace

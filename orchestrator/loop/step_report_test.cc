@@ -69,9 +69,13 @@ TokenSequence MaskedSequence(const std::vector<int32_t>& ids, const std::vector<
   return sequence;
 }
 
-std::vector<SampleSequence> SequencesOfSample(const std::vector<TokenSequence>& sequences) {
+// `prompt`: the row's.
+std::vector<SampleSequence> SequencesOfSample(const std::vector<TokenSequence>& sequences,
+                                              const std::vector<int32_t>& prompt = {}) {
   Experience experience;
-  experience.prompt = std::make_shared<const PromptRecord>();
+  PromptRecord record;
+  record.ids = prompt;
+  experience.prompt = std::make_shared<const PromptRecord>(std::move(record));
   experience.sequences = sequences;
   const auto samples = PickSamples(0, {experience}, /*has_rewards=*/false, Pieces());
   EXPECT_EQ(samples.size(), 1);
@@ -79,10 +83,17 @@ std::vector<SampleSequence> SequencesOfSample(const std::vector<TokenSequence>& 
 }
 
 TEST(Samples, OfOneAnswerArePromptAndResponseAlone) {
-  EXPECT_THAT(SequencesOfSample({MaskedSequence({1, 2, 3, 0}, {false, false, true, true})}), IsEmpty());
-  EXPECT_THAT(SequencesOfSample({MaskedSequence({1, 2, 3}, {false, true, false})}), IsEmpty())
+  EXPECT_THAT(SequencesOfSample({MaskedSequence({1, 2, 3, 0}, {false, false, true, true})}, {1, 2}), IsEmpty());
+  EXPECT_THAT(SequencesOfSample({MaskedSequence({1, 2, 3}, {false, true, false})}, {1}), IsEmpty())
       << "a tool's word at the end";
-  EXPECT_THAT(SequencesOfSample({MaskedSequence({1}, {false})}), IsEmpty()) << "nothing was drawn";
+  EXPECT_THAT(SequencesOfSample({MaskedSequence({1}, {false})}, {1}), IsEmpty()) << "nothing was drawn";
+}
+
+TEST(Samples, OfOneAnswerToAnotherPromptThanTheRowsHaveThatPrompt) {
+  for (const std::vector<int32_t>& rows : std::vector<std::vector<int32_t>>{{1}, {2, 2}, {2, 1, 3}}) {
+    EXPECT_THAT(SequencesOfSample({MaskedSequence({2, 1, 3, 0}, {false, false, true, true})}, rows),
+                ElementsAre(ElementsAre(SampleSpan{"tool: 1add(1)", false}, SampleSpan{"so 1<end>", true})));
+  }
 }
 
 TEST(Samples, OfSeveralTurnsHaveEachWithItsSpecialTokens) {

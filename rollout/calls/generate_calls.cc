@@ -51,7 +51,9 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
     std::unique_ptr<Dispatcher::Admission> admission = std::move(admission_);
     lock.unlock();
     admission.reset();
-    if (end_->ok()) LogRate();
+    // The client may make its next call as soon as it knows of the end.
+    if (has_place_) --calls_.calls_;
+    if (end_->ok() && sequences_ > 1) LogRate();  // agents make a call for each sequence
     Finish(ToGrpc(*end_));
   }
 
@@ -103,10 +105,7 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
     EndNow(absl::CancelledError("the client has closed the call, or its deadline has passed"));
   }
 
-  void OnDone() override {
-    if (has_place_) --calls_.calls_;
-    self_.reset();
-  }
+  void OnDone() override { self_.reset(); }
 
   absl::Status Admit() {
     QUARTET_ASSIGN_OR_RETURN(Batch<GenerateRequest> batch, reader_.End());
@@ -172,7 +171,7 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
 
   GenerateCalls& calls_;
   std::shared_ptr<GenerateCall> self_;  // until OnDone
-  bool has_place_ = false;              // among max_calls
+  bool has_place_ = false;              // among max_calls, until finished_
   GenerateRequest request_;
   BatchReader<GenerateRequest> reader_;
   GenerateReply reply_;  // that is being written

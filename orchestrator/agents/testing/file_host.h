@@ -49,7 +49,7 @@ class FileHost final : public EpisodeHost {
     }
     if (sequence.ids.size() > 1) {
       record.sequences.push_back(std::move(sequence));
-      record.turns.push_back(std::move(messages));
+      record.conversation = std::move(messages);
     }
     if (change_) change_(open_.at(key), &record);
     open_.erase(key);
