@@ -3,8 +3,9 @@
 
     agent { command: "python3 examples/agents/calculator.py" kept: true }
 
-Needs `pip install openai`. Rows are {"prompt": "37 * 24", "label": "888"} (examples/arithmetic). The policy is asked to write what is to be
-computed behind "CALC:", is told the result, and is to answer with it.
+Needs `pip install openai`. Rows are {"prompt": "A box has 37 pens. ...", "label": "888"} (examples/word_problems). A message that is an
+expression, such as "37 * 24", is computed, and the policy is told the result; any other is its answer. An example before the
+question shows how. examples/smollm2_calculator.textproto is a run with it.
 """
 import json
 import re
@@ -12,14 +13,15 @@ import sys
 
 from openai import OpenAI
 
-RULES = ("You have a calculator. To use it, write one line like this: CALC: 12 * 3\n"
-         "Then you are told the result. Then answer with the number alone.")
-EXAMPLE = [{"role": "user", "content": RULES + "\nWhat is 21 + 4?"}, {"role": "assistant", "content": "CALC: 21 + 4"},
-           {"role": "user", "content": "RESULT: 25"}, {"role": "assistant", "content": "25"}]
+EXAMPLE = [{"role": "system", "content": "Use the calculator."},
+           {"role": "user", "content": "A shelf has 21 books. How many books are on 43 shelves?"},
+           {"role": "assistant", "content": "21 * 43"}, {"role": "user", "content": "= 903"},
+           {"role": "assistant", "content": "903"}]
+MOST_CALLS = 2
 
 
 def calculate(text):
-    terms = re.search(r"CALC:\s*(\d{1,9})\s*([-+*])\s*(\d{1,9})\s*$", text)
+    terms = re.match(r"\s*(\d{1,9}) *([-+*]) *(\d{1,9})\s*(=|$)", text)
     if not terms:
         return None
     a, sign, b = int(terms[1]), terms[2], int(terms[3])
@@ -27,18 +29,16 @@ def calculate(text):
 
 
 def play(episode):
-    client = OpenAI(base_url=episode["base_url"], api_key=episode["api_key"], max_retries=8)
-    messages = EXAMPLE + [{"role": "user", "content": f"What is {episode['messages'][-1]['content']}?"}]
-    calls = 0
-    for _ in range(3):
-        answer = client.chat.completions.create(model="policy", messages=messages,
-                                                max_tokens=24).choices[0].message.content or ""
+    client = OpenAI(base_url=episode["base_url"], api_key=episode["api_key"])
+    messages = EXAMPLE + episode["messages"]
+    for calls in range(MOST_CALLS + 1):
+        answer = client.chat.completions.create(model="policy", messages=messages).choices[0].message.content or ""
         result = calculate(answer)
         if result is None:
             break
-        calls += 1
-        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": f"RESULT: {result}"}]
-    return {"reward": float(answer.strip() == episode["label"]), "extra_logs": {"calls": calls}}
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": f"= {result}"}]
+    reward = float(answer.strip() == episode["label"])
+    return {"reward": reward, "score": reward, "extra_logs": {"calculations": calls}}
 
 
 for line in sys.stdin:
