@@ -519,6 +519,36 @@ TEST(Run, SavesAtSigtermAndGoesOnAsIfItHadNeverStopped) {
   for (size_t step = 0; step <= steps; ++step) ExpectSameMetrics(records[step], expected[step], 1e-5);
 }
 
+// With a critic that warms up, after whose steps the rollout has its weights again as they were.
+TEST(Run, LearnsTheSameWhereItsRolloutSleepsWhileOthersTrain) {
+  ProcessHarness harness;
+  const TinyRun run =
+      WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1,
+                   {"services.rollout.ranks=2", "train.max_steps=4", "algorithm.critic_warmup_steps=2"});
+  const auto records = [&](const std::string& name, const std::string& enable_sleep) {
+    const auto outcome = harness.Run(kOrchestrator,
+                                     With(run.arguments, {"--launch", "--set=run_dir=" + harness.Path(name),
+                                                          "--set=rollout.enable_sleep=" + enable_sleep}),
+                                     absl::Seconds(120));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return ReadRecords(harness.Path(name) + "/metrics.jsonl");
+  };
+  const auto asleep = records("asleep", "true"), awake = records("awake", "false");
+  ASSERT_EQ(asleep.size(), 4u);
+  ASSERT_EQ(awake.size(), 4u);
+  for (size_t step = 0; step < 2; ++step) {
+    EXPECT_EQ(asleep[step].at("critic/loss"), awake[step].at("critic/loss")) << "without a policy's update";
+  }
+  for (size_t step = 2; step < 4; ++step) ExpectSameMetrics(asleep[step], awake[step], 1e-5);
+  const auto weights = [&](const std::string& name) {
+    const absl::StatusOr<std::string> file =
+        ReadFile(harness.Path(name) + "/checkpoints/latest/policy/model.safetensors");
+    EXPECT_TRUE(file.ok()) << file.status();
+    return file.value_or("");
+  };
+  EXPECT_TRUE(weights("asleep") == weights("awake"));
+}
+
 TEST(Run, GoesOnAndKeepsItsTimesWhateverIsDoneToTheClock) {
   ProcessHarness harness;
   const TinyRun run = WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1,

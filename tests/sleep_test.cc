@@ -7,7 +7,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
 #include "core/model/initialize.h"
 #include "gtest/gtest.h"
 #include "proto/rollout.grpc.pb.h"
@@ -70,34 +69,6 @@ TEST(Sleep, GivesTheMemoryOfItsWeightsBack) {
     ASSERT_TRUE(status.ok()) << status.error_message();
   }
   EXPECT_GT(ResidentBytes(harness), asleep + (90 << 20));
-}
-
-// With a critic that warms up, after whose steps the rollout has its weights again as they were.
-TEST(Sleep, ARunWhoseRolloutSleepsWhileOthersTrainLearnsTheSame) {
-  ProcessHarness harness;
-  const TinyRun run =
-      WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1,
-                   {"services.rollout.ranks=2", "train.max_steps=4", "algorithm.critic_warmup_steps=2"});
-  const auto records = [&](const std::string& name, const std::string& enable_sleep) {
-    const std::string folder = harness.Path(name);
-    const auto outcome = harness.Run(
-        kOrchestrator,
-        With(run.arguments, {"--launch", "--set=run_dir=" + folder, "--set=rollout.enable_sleep=" + enable_sleep}),
-        absl::Seconds(120));
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    return ReadRecords(folder + "/metrics.jsonl");
-  };
-  const auto asleep = records("asleep", "true"), awake = records("awake", "false");
-  ASSERT_EQ(asleep.size(), 4u);
-  ASSERT_EQ(awake.size(), 4u);
-  for (size_t step = 0; step < 4; ++step) ExpectSameMetrics(asleep[step], awake[step], 1e-5);
-  const auto weights = [&](const std::string& name) {
-    const absl::StatusOr<std::string> file =
-        ReadFile(harness.Path(name) + "/checkpoints/latest/policy/model.safetensors");
-    EXPECT_TRUE(file.ok()) << file.status();
-    return file.value_or("");
-  };
-  EXPECT_TRUE(weights("asleep") == weights("awake"));
 }
 
 }  // namespace

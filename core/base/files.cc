@@ -38,20 +38,20 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_by
   constexpr size_t kMore = 1 << 16;
   QUARTET_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
   std::string content;
+  size_t filled = 0;
   // To its end, wherever that is by now: files of /proc say that they have no bytes.
-  for (size_t filled = 0, wanted = file.bytes() + kMore;; wanted = kMore) {
-    const uint64_t bytes = std::max<uint64_t>(file.bytes(), filled);
-    if (bytes > static_cast<uint64_t>(max_bytes)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": ", bytes, " bytes long; at most ", max_bytes, " are allowed"));
-    }
+  for (size_t wanted = 0, got = 0; got == wanted; filled += got) {
+    if (std::max<uint64_t>(file.bytes(), filled) > static_cast<uint64_t>(max_bytes)) break;
+    wanted = filled == 0 ? file.bytes() + kMore : kMore;
     content.resize(filled + wanted);
-    QUARTET_ASSIGN_OR_RETURN(const size_t got, file.ReadAt(filled, wanted, content.data() + filled));
-    filled += got;
-    if (got == wanted) continue;
-    content.resize(filled);
-    return content;
+    QUARTET_ASSIGN_OR_RETURN(got, file.ReadAt(filled, wanted, content.data() + filled));
   }
+  if (const uint64_t bytes = std::max<uint64_t>(file.bytes(), filled); bytes > static_cast<uint64_t>(max_bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", bytes, " bytes long; at most ", max_bytes, " are allowed"));
+  }
+  content.resize(filled);
+  return content;
 }
 
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {

@@ -31,9 +31,14 @@ absl::StatusOr<double> MemoryTurns::SyncWeights(uint64_t step, uint64_t version,
   return pause_seconds;
 }
 
-absl::Status MemoryTurns::WakeUp(uint64_t step) {
+absl::Status MemoryTurns::RestTrainers() {
+  if (!config_.rollout().enable_sleep()) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(services_.policy_trainer->Sleep());
-  if (services_.critic_trainer != nullptr) QUARTET_RETURN_IF_ERROR(services_.critic_trainer->Sleep());
+  return services_.critic_trainer == nullptr ? absl::OkStatus() : services_.critic_trainer->Sleep();
+}
+
+absl::Status MemoryTurns::WakeUp(uint64_t step) {
+  QUARTET_RETURN_IF_ERROR(RestTrainers());
   return services_.rollout->WakeUp(step);
 }
 

@@ -26,6 +26,9 @@ class MemoryTurns {
   // that it had: those of `published`, or, where nothing was, of its folder.
   absl::Status GiveToRollout(uint64_t step, const std::optional<WeightManifest>& published);
 
+  // The trainers give back what only their calls need.
+  absl::Status RestTrainers();
+
   // Publishes the policy's present weights as `version`, and has the rollout, which has its memory again, take them
   // (TakeWeights); also in runs without rollout.enable_sleep. `published` is what was published, also where the rollout
   // fails to take it. The seconds in which it made no forwards.

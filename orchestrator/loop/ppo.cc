@@ -339,7 +339,9 @@ absl::Status PpoLoop::SaveNow() {
 
 absl::StatusOr<SavedStates> PpoLoop::SaveStates(int64_t steps_done, Metrics* metrics) {
   BeginPhase("checkpoint", checkpoints_.last_bytes() >> 20);
-  return checkpoints_.SaveStates(steps_done, metrics);
+  QUARTET_ASSIGN_OR_RETURN(SavedStates saved, checkpoints_.SaveStates(steps_done, metrics));
+  QUARTET_RETURN_IF_ERROR(memory_.RestTrainers());
+  return saved;
 }
 
 absl::Status PpoLoop::EndEarly() {

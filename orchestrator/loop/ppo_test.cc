@@ -86,7 +86,8 @@ TEST_F(PpoTest, HasRolloutAndTrainersHoldTheirMemoryInTurn) {
   std::sort(updates, updates + std::min<std::ptrdiff_t>(2, calls.end() - updates));
   add({"critic_trainer.Update", "policy_trainer.Update", "policy_trainer.Publish"});
   add(wakes);
-  add({"rollout.BeginUpdate", "rollout.CommitUpdate", "rollout.Resume"});
+  add({"rollout.BeginUpdate", "rollout.CommitUpdate", "rollout.Resume", "policy_trainer.SaveCheckpoint",
+       "policy_trainer.Sleep", "critic_trainer.Sleep"});
   EXPECT_EQ(calls, expected);
 }
 
