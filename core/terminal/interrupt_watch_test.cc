@@ -23,6 +23,12 @@ void InterruptOnce() {
   _exit(cancellation.status() == absl::CancelledError("stopped by SIGINT") ? 7 : 1);
 }
 
+// Where libraries have started threads a death test that forks alone must start none.
+class InterruptWatchTest : public ::testing::Test {
+ protected:
+  InterruptWatchTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
 // A run that does not end however long it is waited for.
 void InterruptTwice(int second) {
   Cancellation cancellation;
@@ -46,7 +52,7 @@ void Terminate(int signal, const char* name) {
   _exit(cancellation.ending() == absl::CancelledError(absl::StrCat("stopped by ", name)) ? 7 : 2);
 }
 
-TEST(InterruptWatch, AsksARunThatHasPromisedToEndAndCancelsItAtTheSecondSignal) {
+TEST_F(InterruptWatchTest, AsksARunThatHasPromisedToEndAndCancelsItAtTheSecondSignal) {
   const char* const said = "ends after the step under way, with a checkpoint; a second one ends it now";
   EXPECT_EXIT(Terminate(SIGINT, "SIGINT"), ::testing::ExitedWithCode(7), said);
   EXPECT_EXIT(Terminate(SIGTERM, "SIGTERM"), ::testing::ExitedWithCode(7), said);
@@ -74,15 +80,17 @@ void HangUpWhatIgnoresIt() {
   _exit(cancellation.status() == absl::CancelledError("stopped by SIGTERM") ? 7 : 1);
 }
 
-TEST(InterruptWatch, TakesAClosedTerminalForSigtermUnlessItIsToldToIgnoreIt) {
+TEST_F(InterruptWatchTest, TakesAClosedTerminalForSigtermUnlessItIsToldToIgnoreIt) {
   EXPECT_EXIT(HangUpTwice(), ::testing::ExitedWithCode(130),
               "SIGHUP: the run .*ended at once by a second signal, SIGINT");
   EXPECT_EXIT(HangUpWhatIgnoresIt(), ::testing::ExitedWithCode(7), "");
 }
 
-TEST(InterruptWatch, CancelsTheRunAtTheFirstSignal) { EXPECT_EXIT(InterruptOnce(), ::testing::ExitedWithCode(7), ""); }
+TEST_F(InterruptWatchTest, CancelsTheRunAtTheFirstSignal) {
+  EXPECT_EXIT(InterruptOnce(), ::testing::ExitedWithCode(7), "");
+}
 
-TEST(InterruptWatch, EndsTheProgramAtTheSecond) {
+TEST_F(InterruptWatchTest, EndsTheProgramAtTheSecond) {
   EXPECT_EXIT(InterruptTwice(SIGINT), ::testing::ExitedWithCode(130), "ended at once by a second signal, SIGINT");
   EXPECT_EXIT(InterruptTwice(SIGTERM), ::testing::ExitedWithCode(143), "ended at once by a second signal, SIGTERM");
 }
