@@ -153,7 +153,7 @@ class ScorerService final : public RankService, public Scorer::Service {
     if (config_.reward().source().empty()) {
       return absl::FailedPreconditionError("no reward is configured: reward.source is empty");
     }
-    const auto scoring = std::make_shared<Scoring>(config_.reward(), sources_.get());
+    const auto scoring = std::make_shared<Scoring>(config_, sources_.get());
     absl::Status writing;  // the writer's until it has ended
     std::atomic<bool> gone = false;
     const std::jthread writer([&] {

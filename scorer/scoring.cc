@@ -69,10 +69,11 @@ void Scoring::Add(ScoreItem* item) {
       Stop(std::move(wrong));
       return;
     }
-    if (absl::Status status = CheckAnyAdds(config_, answer->source); !status.ok()) {
+    if (absl::Status status = CheckAnyAdds(run_, answer->source); !status.ok()) {
       Stop(Prefixed(absl::StrCat("sequence ", item->tokens().index()), status));
       return;
     }
+    FinishWhereComplete(items_.back());  // of one that no source is for
   }
   sources_->Score(answer, stop_.get_token(), [self = shared_from_this(), number](int source, auto reward) {
     const std::lock_guard lock(self->mutex_);
@@ -104,7 +105,12 @@ void Scoring::Take(size_t number, int source, absl::StatusOr<Reward> reward) {
                   OfSource(reward.status())));
   }
   item.parts[source] = std::move(reward);
-  if (--item.missing > 0 || !status_.ok()) return;
+  --item.missing;
+  FinishWhereComplete(item);
+}
+
+void Scoring::FinishWhereComplete(const Item& item) {
+  if (item.missing > 0 || !status_.ok()) return;
   absl::StatusOr<ScoreReply> reply = Reply(item);
   if (!reply.ok()) {
     Stop(reply.status());

@@ -25,8 +25,8 @@ namespace quartet {
 class Scoring : public std::enable_shared_from_this<Scoring> {
  public:
   // Both outlive it.
-  Scoring(const RewardConfig& config, AnswerSources* sources)
-      : config_(config), sources_(sources), of_tokens_(GivesTokenRewards(config)) {}
+  Scoring(const RunConfig& config, AnswerSources* sources)
+      : run_(config), config_(config.reward()), sources_(sources), of_tokens_(GivesTokenRewards(config_)) {}
 
   // Takes the texts out of the next item, but for where its prompt is from, and begins.
   void Add(ScoreItem* item);
@@ -57,12 +57,15 @@ class Scoring : public std::enable_shared_from_this<Scoring> {
   };
   // With the mutex held.
   void Take(size_t item, int source, absl::StatusOr<Reward> reward);
+  // Has its reply ready, where all have spoken.
+  void FinishWhereComplete(const Item& item);
   // Once all have spoken. Parts are added in the configuration's order, whichever came first: equal answers have
   // rewards of equal bits. OUT_OF_RANGE where the sum is beyond fp32.
   absl::StatusOr<ScoreReply> Reply(const Item& item) const;
   void Stop(absl::Status status);
   bool Over() const { return closed_ || !status_.ok() || (all_added_ && given_ == items_.size()); }
 
+  const RunConfig& run_;
   const RewardConfig& config_;
   AnswerSources* const sources_;
   const bool of_tokens_;  // replies say what each token is worth

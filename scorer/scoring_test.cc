@@ -37,7 +37,7 @@ class ScoringTest : public testing::Test {
                      const std::string& prompt_source = "") {
     auto sources = AnswerSources::Create(config_);
     EXPECT_TRUE(sources.ok()) << sources.status();
-    const auto scoring = std::make_shared<Scoring>(config_, sources->get());
+    const auto scoring = std::make_shared<Scoring>(run_, sources->get());
     ScoreItem item;
     item.mutable_tokens()->set_index(7);
     item.set_source(prompt_source);
@@ -49,7 +49,8 @@ class ScoringTest : public testing::Test {
     return reply.value_or(ScoreReply());
   }
 
-  RewardConfig config_;
+  RunConfig run_;
+  RewardConfig& config_ = *run_.mutable_reward();
 };
 
 TEST_F(ScoringTest, HasTheSameBitsInWhicheverOrderSourcesSpeak) {
@@ -105,7 +106,7 @@ TEST_F(FailingSourceTest, StopsTheCallWhereEarlierRewardsCannotBeTrusted) {
   config_.set_on_error("drop");
   auto sources = AnswerSources::Create(config_);
   ASSERT_TRUE(sources.ok()) << sources.status();
-  const auto scoring = std::make_shared<Scoring>(config_, sources->get());
+  const auto scoring = std::make_shared<Scoring>(run_, sources->get());
   for (size_t i = 0; i < 2; ++i) {
     ScoreItem item;
     item.mutable_tokens()->set_index(i);
@@ -136,7 +137,7 @@ class TokenRewardsTest : public ScoringTest {
   }
   absl::StatusOr<ScoreReply> Reply(float of_model, std::vector<std::string> texts = {"yes", " ", "<end>"}) {
     sources_ = AnswerSources::Create(config_).value();
-    const auto scoring = std::make_shared<Scoring>(config_, sources_.get());
+    const auto scoring = std::make_shared<Scoring>(run_, sources_.get());
     ScoreItem item;
     item.mutable_tokens()->set_index(7);
     for (int i = 0; i < 5; ++i) {
@@ -258,13 +259,24 @@ TEST_F(ScoringTest, RefusesAPromptThatNoSourceIsForButAGate) {
   config_.mutable_source(1)->set_gate(true);
   auto sources = AnswerSources::Create(config_);
   ASSERT_TRUE(sources.ok()) << sources.status();
-  const auto scoring = std::make_shared<Scoring>(config_, sources->get());
+  const auto scoring = std::make_shared<Scoring>(run_, sources->get());
   ScoreItem item;
   item.set_source("code");
   scoring->Add(&item);
   EXPECT_FALSE(scoring->Next().has_value());
   EXPECT_TRUE(absl::IsInvalidArgument(scoring->status()));
   EXPECT_THAT(std::string(scoring->status().message()), testing::HasSubstr("the prompt is from \"code\""));
+}
+
+TEST_F(ScoringTest, LeavesAPromptThatNoSourceIsForToTheAgent) {
+  AddSource(1, {"math"});
+  AddSource(1, {"code"});
+  config_.mutable_source(1)->set_gate(true);
+  run_.mutable_agent()->set_command("./agent");
+  EXPECT_EQ(ReplyTo({}, {}, "poems").reward(), 0);
+  const ScoreReply gated = ReplyTo({9, 0.5}, {1}, "code");
+  EXPECT_EQ(gated.reward(), 0);
+  EXPECT_EQ(gated.parts().at("b"), 0.5);
 }
 
 TEST_F(ScoringTest, MultipliesTheSumOfTheOthersByEachGate) {
@@ -295,7 +307,7 @@ TEST_F(ScoringTest, RefusesAGatesValueThatIsNoShare) {
   config_.set_on_error("stop");
   auto sources = AnswerSources::Create(config_);
   ASSERT_TRUE(sources.ok()) << sources.status();
-  const auto scoring = std::make_shared<Scoring>(config_, sources->get());
+  const auto scoring = std::make_shared<Scoring>(run_, sources->get());
   ScoreItem item;
   scoring->Add(&item);
   scoring->AddModel(0, 1, -1);
@@ -335,7 +347,7 @@ for line in sys.stdin:
   auto sources = AnswerSources::Create(config_);
   ASSERT_TRUE(sources.ok()) << sources.status();
   for (const auto& c : cases) {
-    const auto scoring = std::make_shared<Scoring>(config_, sources->get());
+    const auto scoring = std::make_shared<Scoring>(run_, sources->get());
     ScoreItem item;
     item.set_prompt(c.prompt);
     item.set_response(c.response);
@@ -359,7 +371,7 @@ TEST_F(ScoringTest, SaysWhereASumIsBeyondItsType) {
   AddSource(1);
   auto sources = AnswerSources::Create(config_);
   ASSERT_TRUE(sources.ok()) << sources.status();
-  const auto scoring = std::make_shared<Scoring>(config_, sources->get());
+  const auto scoring = std::make_shared<Scoring>(run_, sources->get());
   ScoreItem item;
   scoring->Add(&item);
   scoring->AddModel(0, 0, 3e38f);

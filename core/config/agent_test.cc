@@ -45,6 +45,7 @@ TEST(AnAgent, HasNoMoreProcessesThanAStepHasEpisodes) {
   };
   EXPECT_EQ(processes({"rollout.rollout_batch_size=4", "rollout.n_samples_per_prompt=3"}), 12);
   EXPECT_EQ(processes({"rollout.rollout_batch_size=4", "rollout.over_sampling_batch_size=6"}), 6);
+  EXPECT_EQ(processes({"rollout.max_calls=8"}), 8);
   EXPECT_EQ(processes({"agent.processes=200"}), 200);
   EXPECT_THAT(RefusalBesideAgent({"agent.processes=2000"}),
               AllOf(StartsWith("agent.processes: 2000 is not allowed"), HasSubstr("rollout.max_calls = 1024")));
@@ -78,6 +79,8 @@ TEST(AnAgent, IsRefusedWhatItCannotHave) {
   EXPECT_EQ(RefusalBesideAgent({"algorithm.overlong_buffer_len=10", "algorithm.overlong_penalty_factor=0"}), "");
   EXPECT_THAT(RefusalBesideAgent({"reward.source.0.rule=length"}),
               HasSubstr("reward.source[0].rule: \"length\" is not allowed"));
+  EXPECT_THAT(RefusalBesideAgent({"reward.source.0.rule=number", "reward.source.0.name=agent"}),
+              HasSubstr("reward.source[0].name: \"agent\" is not allowed"));
   EXPECT_THAT(RefusalBesideAgent({"reward.source.0.command=judge", "reward.source.0.token_rewards=true"}),
               HasSubstr("reward.source[0].token_rewards: true is not allowed"));
 }
@@ -102,6 +105,7 @@ TEST(AnAgent, IsASourceOfRewards) {
   };
   EXPECT_EQ(checked({}), "");
   EXPECT_EQ(checked({"reward.source.0.rule=exact_match"}), "");
+  EXPECT_EQ(checked({"reward.source.0.rule=exact_match", "reward.source.0.gate=true"}), "");
   EXPECT_EQ(checked({"reward.source.0.rule=exact_match", "reward.source.0.weight=0"}), "");
 }
 

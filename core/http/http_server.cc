@@ -333,9 +333,9 @@ class HttpServerImpl final : public HttpServer {
     } else if (std::optional<HttpReply> refusal = handler_->Refuse(request)) {
       incoming->refusal = std::move(refusal);
     } else if (std::cmp_greater(length, options_.max_body_bytes)) {
-      incoming->refusal = options_.too_long;
+      incoming->refusal = handler_->Refused(request, options_.too_long);
     } else if (std::cmp_greater(length, bodies_.limit() - bodies_.held())) {
-      incoming->refusal = options_.bodies_full;
+      incoming->refusal = handler_->Refused(request, options_.bodies_full);
     }
     // A body that comes is read to its end, so that a client that writes it all first gets to read the answer. One
     // that has not been begun need not come.
@@ -354,9 +354,9 @@ class HttpServerImpl final : public HttpServer {
       const auto size = static_cast<int64_t>(*data_size);
       if (!incoming->refusal.has_value()) {
         if (request.share.bytes() + size > options_.max_body_bytes) {
-          incoming->refusal = options_.too_long;
+          incoming->refusal = handler_->Refused(request, options_.too_long);
         } else if (!request.share.Grow(size)) {
-          incoming->refusal = options_.bodies_full;
+          incoming->refusal = handler_->Refused(request, options_.bodies_full);
         } else {
           request.body.append(data, *data_size);
         }
@@ -371,7 +371,7 @@ class HttpServerImpl final : public HttpServer {
     if (HasTrailers(connection, method)) return End(connection, options_.malformed);
     if (!incoming->refusal.has_value() && !handler_->IsControl(request)) {
       incoming->has_place = TakePlace();
-      if (!incoming->has_place) incoming->refusal = options_.too_many;
+      if (!incoming->has_place) incoming->refusal = handler_->Refused(request, options_.too_many);
     }
     if (incoming->refusal.has_value()) return Send(connection, *std::move(incoming->refusal), &pace_);
     connections_.SetBusy(connection, true);

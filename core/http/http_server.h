@@ -55,6 +55,8 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   // Asked before the body is read, which is empty yet; a reply ends the request.
   virtual std::optional<HttpReply> Refuse(const HttpRequest& head) = 0;
+  // Told of a request that the server itself refuses, for its length or for want of room: what it is answered with.
+  virtual HttpReply Refused(const HttpRequest& /*head*/, HttpReply refusal) { return refusal; }
   // Whether the request is answered at once, without waiting for anything. Such requests are answered however many
   // others are.
   virtual bool IsControl(const HttpRequest& head) = 0;

@@ -31,11 +31,9 @@ constexpr size_t kMostAnswerBytes = size_t{16} << 20;
 // else, at the least and at ease.
 constexpr int64_t kFilesOfAProcess = 10, kLeastOtherFiles = 128, kOtherFiles = 4096;
 
-// How long after an episode was given up its process may write its line, and the time in which that is read.
+// How long after an episode was given up its process may write its line, and one that is to end may take for that; and
+// the time in which a line is read.
 constexpr absl::Duration kPatience = absl::Seconds(5), kLook = absl::Seconds(1);
-
-// Exit codes of a shell that has not found a command, or may not execute it.
-constexpr int kNotExecutable = 126, kNotFound = 127;
 
 // Clients of HTTP go by either name, and send to a proxy what neither names.
 std::map<std::string, std::string> WithoutProxy() {
@@ -48,7 +46,7 @@ std::map<std::string, std::string> WithoutProxy() {
   return environment;
 }
 
-// `flags` of the shell. ABORTED where there is no room for it now, INVALID_ARGUMENT where it cannot be executed.
+// `flags` of the shell. ABORTED where there is no room for it now, INVALID_ARGUMENT where the folder cannot be entered.
 absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const AgentConfig& config, const std::string& flags,
                                                     const std::map<std::string, std::string>& more = {}) {
   PipedProcessOptions options;
@@ -65,11 +63,6 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const AgentConfig& config, c
   return absl::InvalidArgumentError(why.message());
 }
 
-absl::Status CannotRun(const AgentConfig& config, const ExitState& exit) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("it cannot be executed in the folder ", config.command_folder(), ": ", exit.Describe()));
-}
-
 // The last line that says something.
 std::string_view LastLine(std::string_view output) {
   while (!output.empty() && absl::ascii_isspace(static_cast<unsigned char>(output.back()))) output.remove_suffix(1);
@@ -83,14 +76,18 @@ absl::Status IsCommand(const AgentConfig& config) {
   QUARTET_ASSIGN_OR_RETURN(const PipedProcess::Outcome outcome,
                            shell->Finish("", kMostAnswerBytes, Deadline::In(absl::Minutes(1)), {}));
   if (outcome.exit.ok()) return absl::OkStatus();
-  return WithLastWords(CannotRun(config, outcome.exit), shell->LastErrorLines());
+  return shell->WithLastWords(
+      absl::InvalidArgumentError(absl::StrCat("the shell does not read it: ", outcome.exit.Describe())));
 }
 
 absl::Status WaitsForEpisodes(const AgentConfig& config) {
   constexpr absl::Duration kMoment = absl::Milliseconds(300);
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> process, Start(config, "-c"));
   const absl::StatusOr<std::string> line = process->ReadLine(kMostAnswerBytes, Deadline::In(kMoment), {});
-  if (absl::IsDeadlineExceeded(line.status())) return absl::OkStatus();
+  if (absl::IsDeadlineExceeded(line.status())) {
+    process->End(kPatience, /*waits_for_input=*/false);
+    return absl::OkStatus();
+  }
   const std::string why =
       line.ok() ? absl::StrCat("before it was given an episode it has written ", Quoted(*line),
                                ", and with agent.kept its output is for answers alone")
@@ -179,7 +176,8 @@ absl::StatusOr<AgentAnswer> AgentProcess::Play(const std::string& line, const Op
   const bool is_well = !said.failed.has_value() || said.failed->kind == EpisodeFailure::kError ||
                        (absl::IsCancelled(answer.status()) && process_ != nullptr && process_->owes_reply());
   given_up_ = Deadline::In(kPatience);
-  if (!config_.kept() || !is_well) process_.reset();
+  waits_for_line_ = answer.ok();
+  if (!config_.kept() || !is_well) End();
   if (absl::IsCancelled(answer.status())) return answer.status();
   if (absl::IsInvalidArgument(answer.status())) return WithLastWords(answer.status(), words);
   return said;
@@ -203,7 +201,6 @@ absl::StatusOr<std::string> AgentProcess::Ask(const std::string& line, const Ope
                            process_->Finish(line + "\n", kMostAnswerBytes, deadline, stop));
   const ExitState& exit = outcome.exit;
   if (exit.ok()) return std::string(LastLine(outcome.output));
-  if (exit.code == kNotExecutable || exit.code == kNotFound) return CannotRun(config_, exit);
   return absl::AbortedError(absl::StrCat("it has ended: ", exit.Describe()));
 }
 
@@ -211,8 +208,13 @@ absl::Status AgentProcess::AwaitOwed(const std::stop_token& stop) {
   const Deadline deadline = std::max(given_up_, Deadline::In(kLook));
   const absl::Status owed = process_->ReadLine(kMostAnswerBytes, deadline, stop).status();
   if (absl::IsCancelled(owed)) return owed;
-  if (!owed.ok()) process_.reset();
+  if (!owed.ok()) End();
   return absl::OkStatus();
+}
+
+void AgentProcess::End() {
+  if (process_ != nullptr) process_->End(kPatience, config_.kept() && waits_for_line_);
+  process_.reset();
 }
 
 FailedTry AgentProcess::FailureOf(const absl::Status& status) const {

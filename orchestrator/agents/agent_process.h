@@ -70,21 +70,28 @@ class AgentProcess {
  public:
   // `config` is resolved. `may_be_empty`: an agent may say nothing, as others give the reward.
   AgentProcess(const AgentConfig& config, bool may_be_empty) : config_(config), may_be_empty_(may_be_empty) {}
+  ~AgentProcess() { End(); }
+  AgentProcess(const AgentProcess&) = delete;
+  AgentProcess& operator=(const AgentProcess&) = delete;
 
   // Takes until the process has answered `line`, which is EpisodeLine of `open`, or has failed. CANCELLED once `stop`
-  // is requested; INVALID_ARGUMENT where it cannot be executed. After either of these no process is left but one that
-  // is kept. One that this host has no room for now (descriptors, processes, memory) has failed as one that has died.
+  // is requested; INVALID_ARGUMENT where its folder cannot be entered. After either of these no process is left but one
+  // that is kept. One that this host has no room for now (descriptors, processes, memory) has failed as one that has
+  // died.
   absl::StatusOr<AgentAnswer> Play(const std::string& line, const OpenEpisode& open, const std::stop_token& stop);
 
  private:
   absl::StatusOr<std::string> Ask(const std::string& line, const OpenEpisode& open, const std::stop_token& stop);
   // Has the process write the line of the episode that was given up, or ends it. CANCELLED once `stop` is requested.
   absl::Status AwaitOwed(const std::stop_token& stop);
+  // Of process_, if there is one; it has some seconds to clear away what it has.
+  void End();
   FailedTry FailureOf(const absl::Status& status) const;
 
   const AgentConfig config_;
   const bool may_be_empty_;
   std::unique_ptr<PipedProcess> process_;  // null: the next episode starts one
+  bool waits_for_line_ = false;            // it has answered what it was asked
   // Until when one that owes a line may write it.
   Deadline given_up_ = Deadline::Never();
 };

@@ -156,11 +156,19 @@ TEST(AnAgent, IsKilledWithWhatItHasStartedWhenItsTimeIsUp) {
   close(fd);
 }
 
-TEST(AnAgent, ThatCannotBeExecutedIsNotTriedAgain) {
-  AgentProcess process(AgentOf("quartet-has-no-such-agent"), false);
-  const absl::Status missing = process.Play("{}", kOpen, {}).status();
-  EXPECT_TRUE(absl::IsInvalidArgument(missing)) << missing;
-  EXPECT_THAT(missing.message(), AllOf(HasSubstr("exit code 127"), HasSubstr("not found")));
+TEST(AnAgent, MayClearUpWhenItsTimeIsUp) {
+  const ScratchFolder scratch;
+  const std::string file = scratch.path() + "/file";
+  AgentConfig config = AgentOf("trap 'echo cleared > " + file + "; exit' TERM; while :; do sleep 0.01; done");
+  config.set_timeout_seconds(1);
+  AgentProcess process(config, false);
+  EXPECT_THAT(Failure(process.Play("{}", kOpen, {}).value()), StartsWith("timed_out: "));
+  EXPECT_EQ(ReadFile(file).value(), "cleared\n");
+}
+
+TEST(AnAgent, CannotBeExecuted) {
+  EXPECT_THAT(Failure(Played("quartet-has-no-such-agent")),
+              AllOf(StartsWith("died: it has ended: exit code 127"), HasSubstr("not found")));
   AgentConfig config = AgentOf("true");
   config.set_command_folder("/no/such/folder");
   AgentProcess nowhere(config, false);
@@ -281,6 +289,16 @@ TEST_F(AKeptAgent, IsStartedAgainWhereItDoesNotAnswerSoonAfterItIsGivenUp) {
   const float pid = Pid();
   PlayAndGiveUp("silent");
   EXPECT_NE(Pid(), pid);
+}
+
+TEST(AKeptAgentOfARun, ReadsThatItsInputHasEnded) {
+  const ScratchFolder scratch;
+  const std::string file = scratch.path() + "/file";
+  {
+    AgentProcess process(AgentOf(absl::StrCat(kLoop, "; echo cleared > ", file), /*kept=*/true), false);
+    EXPECT_EQ(Failure(process.Play("pid", kOpen, {}).value()), "");
+  }
+  EXPECT_EQ(ReadFile(file).value(), "cleared\n");
 }
 
 TEST_F(AKeptAgent, IsToldToWriteItsLineAtOnce) {

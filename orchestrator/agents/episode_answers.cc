@@ -39,7 +39,7 @@ PromptAnswer AnswerOf(PlayedEpisode episode, const EpisodePlace& place) {
   answer.response = std::move(record.response);
   answer.truncated = record.truncated;
   answer.overlong = record.overlong;
-  answer.agent = std::move(episode.reward).value_or(Reward());
+  answer.agent = std::move(episode.reward);
   return answer;
 }
 

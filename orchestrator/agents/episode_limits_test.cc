@@ -376,6 +376,19 @@ TEST_F(EpisodeLimitsTest, RefusesNoBodyForThoseOfOthers) {
   EXPECT_EQ(server_->Close(episode.key).refused, 20);
 }
 
+TEST_F(EpisodeLimitsTest, CountsABodyThatIsTooLong) {
+  Start();
+  const OpenEpisode episode = server_->Open(1);
+  HttpClient client(PortOf(episode));
+  client.Send(absl::StrCat("POST ", PathOf(episode), "/chat/completions HTTP/1.1\r\nHost: localhost\r\n",
+                           "Content-Type: application/json\r\nAuthorization: Bearer ", episode.api_key,
+                           "\r\nExpect: 100-continue\r\nContent-Length: ", 17 << 20, "\r\n\r\n"));
+  EXPECT_EQ(client.Read().status, 413);
+  const EpisodeRecord record = server_->Close(episode.key);
+  EXPECT_EQ(record.refused, 1);
+  EXPECT_THAT(record.refusal, HasSubstr("the body is longer than 16777216 bytes"));
+}
+
 TEST_F(EpisodeLimitsTest, LetsRequestsWaitAndRefusesThoseBeyond) {
   std::promise<void> end;
   std::atomic<int> running = 0, most = 0;
@@ -413,7 +426,9 @@ TEST_F(EpisodeLimitsTest, LetsRequestsWaitAndRefusesThoseBeyond) {
   for (std::thread& agent : agents) agent.join();
   EXPECT_EQ(answered, 3);
   EXPECT_EQ(most, 1);
-  EXPECT_EQ(server_->Close(episode.key).calls, 3);
+  const EpisodeRecord record = server_->Close(episode.key);
+  EXPECT_EQ(record.calls, 3);
+  EXPECT_EQ(record.refused, 3);
 }
 
 }  // namespace

@@ -75,7 +75,8 @@ class EpisodeRuns {
   //
   // Errors: FAILED_PRECONDITION: an episode has failed in all its tries, and agent.on_error is "stop"; the record's
   // own, where that was the policy's fault, whatever on_error says; both name row, sample, tries and the reason.
-  // INVALID_ARGUMENT: the agent cannot be executed. CANCELLED once `stop` is requested. No episode is open afterwards.
+  // INVALID_ARGUMENT: the agent's folder cannot be entered. CANCELLED once `stop` is requested. No episode is open
+  // afterwards.
   absl::Status Play(const std::vector<EpisodeTask>& tasks, const Done& done, const std::stop_token& stop = {});
 
  private:

@@ -240,8 +240,8 @@ TEST_F(EpisodeRunsTest, LeaveTheRewardToOthersWhereThereAreSome) {
   EXPECT_FALSE(played_.at(0).reward.has_value());
 }
 
-TEST_F(EpisodeRunsTest, StopAtOnceWhereTheAgentCannotBeExecuted) {
-  agent().set_command("quartet-has-no-such-agent");
+TEST_F(EpisodeRunsTest, StopAtOnceWhereTheAgentsFolderIsMissing) {
+  agent().set_command_folder("/no/such/folder");
   agent().set_processes(1);
   EXPECT_TRUE(absl::IsInvalidArgument(Play(Tasks(3))));
   EXPECT_EQ(host_.seeds().size(), 1);

@@ -77,6 +77,10 @@ class EpisodeServer::Handler final : public HttpHandler {
     if (refusal) refusal = found->episode->Refuse(*std::move(refusal));
     return refusal;
   }
+  HttpReply Refused(const HttpRequest& head, HttpReply refusal) override {
+    const std::optional<Entry> found = server_.Find(TargetOf(head.path).key);
+    return found ? found->episode->Refuse(std::move(refusal)) : refusal;
+  }
   bool IsControl(const HttpRequest& head) override { return TargetOf(head.path).path != kChats; }
   HttpReply Answer(HttpRequest& request, const std::stop_token& gone) override {
     const auto [key, path] = TargetOf(request.path);

@@ -1,14 +1,18 @@
 #include "orchestrator/answers/answer.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/rewards/labels/labels.h"
+#include "core/rl/rewards.h"
 #include "core/tokenizer/token_texts.h"
 #include "orchestrator/data/reward_sources.h"
 
@@ -59,6 +63,29 @@ ScoreItem MakeScoreItem(uint64_t index, const JudgedAnswer& answer, const Prompt
   }
   item.set_query(tokenizer.Decode({tokens.ids().begin(), tokens.ids().end()}, /*skip_special_tokens=*/false));
   return item;
+}
+
+absl::Status AddAgentReward(const RewardConfig& reward, const Reward& agent, ScoreReply* reply) {
+  const double score = agent.score.value_or(agent.value);
+  double gates = 1, score_gates = 1;
+  for (const RewardSource& source : reward.source()) {
+    const auto part = reply->parts().find(source.name());
+    if (!source.gate() || part == reply->parts().end()) continue;
+    const auto own_score = reply->scores().find(source.name());
+    gates *= part->second;
+    score_gates *= own_score == reply->scores().end() ? part->second : own_score->second;
+  }
+  reply->set_reward(static_cast<float>(AddRewards(std::array<double, 2>{reply->reward(), gates * agent.value})));
+  reply->set_score(static_cast<float>(AddRewards(std::array<double, 2>{reply->score(), score_gates * score})));
+  if (!std::isfinite(reply->reward()) || !std::isfinite(reply->score())) {
+    return absl::OutOfRangeError("the sum of the agent's reward and the sources' is beyond fp32");
+  }
+  (*reply->mutable_parts())[kAgentSource] = agent.value;
+  if (agent.score.has_value()) (*reply->mutable_scores())[kAgentSource] = *agent.score;
+  for (const auto& [name, value] : agent.extra_logs) {
+    (*reply->mutable_extra_logs())[absl::StrCat(kAgentSource, "/", name)] = value;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status NameRow(const absl::Status& status, const std::function<const PromptRecord&(uint64_t index)>& prompt_of) {

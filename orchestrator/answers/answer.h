@@ -32,7 +32,7 @@ struct PromptAnswer {
   bool truncated = false;       // that one, by a limit
   bool overlong = false;        // one of the run's, not of an agent's request
   std::string conversation;     // of an episode: the messages of the last sequence, with the last answer, a JSON list
-  std::optional<Reward> agent;  // of an episode: what the agent says; it is right with a score of at least 1
+  std::optional<Reward> agent;  // of an episode: what the agent says, if anything
 
   int64_t action_tokens() const { return static_cast<int64_t>(log_probs.size()); }
 };
@@ -57,6 +57,12 @@ struct JudgedAnswer {
 // `index`: of the item in its call.
 ScoreItem MakeScoreItem(uint64_t index, const JudgedAnswer& answer, const PromptRecord& prompt,
                         const RewardConfig& reward, const Tokenizer& tokenizer);
+
+// The name of what agents say among the sources of rewards.
+inline constexpr char kAgentSource[] = "agent";
+// Adds what an agent says of its episode to the reply on the sources' rewards; their gates, which are in it, multiply
+// that too. It is as if it were the value of one more source, kAgentSource. OUT_OF_RANGE: the sum is beyond fp32.
+absl::Status AddAgentReward(const RewardConfig& reward, const Reward& agent, ScoreReply* reply);
 
 // What the scorer says is wrong with one of the items that it was sent, "sequence INDEX, ...", with the place of its
 // prompt's row in front: labels that take a sandbox to read are found there alone. Other errors are as they are.

@@ -30,6 +30,51 @@ TEST(Answer, IsNamedByItsPromptsRowWhereTheScorerFindsWhatIsWrong) {
   }
 }
 
+// Sources "a" and "b", of which `gates` are gates, and what the scorer says of them.
+struct Scored {
+  RewardConfig config;
+  ScoreReply reply;
+};
+Scored ScoredBy(bool a_is_gate, bool b_is_gate) {
+  Scored scored;
+  for (const bool gate : {a_is_gate, b_is_gate}) {
+    RewardSource* source = scored.config.add_source();
+    source->set_name(scored.config.source_size() == 1 ? "a" : "b");
+    source->set_gate(gate);
+  }
+  return scored;
+}
+
+TEST(AnAgentsReward, IsAddedToTheSourcesAndMultipliedByGates) {
+  auto [config, reply] = ScoredBy(false, true);
+  (*reply.mutable_parts())["a"] = 2;
+  (*reply.mutable_parts())["b"] = 0.5;
+  (*reply.mutable_scores())["b"] = 0.25;
+  reply.set_reward(1);   // 2 * 0.5
+  reply.set_score(0.5);  // 2 * 0.25
+  ASSERT_EQ(AddAgentReward(config, {.value = 4, .score = 8, .extra_logs = {{"calls", 3}}}, &reply), absl::OkStatus());
+  EXPECT_EQ(reply.reward(), 3);
+  EXPECT_EQ(reply.score(), 2.5);
+  EXPECT_EQ(reply.parts().at("agent"), 4);
+  EXPECT_EQ(reply.scores().at("agent"), 8);
+  EXPECT_EQ(reply.extra_logs().at("agent/calls"), 3);
+}
+
+TEST(AnAgentsReward, IsAloneWhereNoSourceIsForThePrompt) {
+  auto [config, reply] = ScoredBy(true, false);  // neither of which has spoken
+  ASSERT_EQ(AddAgentReward(config, {.value = -1.5}, &reply), absl::OkStatus());
+  EXPECT_EQ(reply.reward(), -1.5);
+  EXPECT_EQ(reply.score(), -1.5);
+  EXPECT_EQ(reply.parts().size(), 1);
+  EXPECT_TRUE(reply.scores().empty());
+}
+
+TEST(AnAgentsReward, IsRefusedWhereNoNumberHoldsTheSum) {
+  auto [config, reply] = ScoredBy(false, false);
+  reply.set_reward(3e38F);
+  EXPECT_TRUE(absl::IsOutOfRange(AddAgentReward(config, {.value = 3e38F}, &reply)));
+}
+
 TEST(ScoreItems, TellTheTextOfEachDrawnTokenWhereTokensMayHaveRewards) {
   TokenSequence answer;
   for (const int32_t id : {int32_t{'q'}, int32_t{'?'}, int32_t{'o'}, int32_t{'k'}, ByteTokenizer::kEnd}) {

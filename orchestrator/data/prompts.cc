@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<Prompts>> Prompts::Open(const RunConfig& config, 
   const DataConfig& data = config.data();
   const PromptKeys keys = {data.input_key(), data.label_key(), data.label_extract()};
   std::unique_ptr<Prompts> prompts(new Prompts());
-  QUARTET_ASSIGN_OR_RETURN(LabelReader reader, LabelReader::Create(config.reward()));
+  QUARTET_ASSIGN_OR_RETURN(LabelReader reader, LabelReader::Create(config));
   auto make = [keys, config, labels = std::make_shared<const LabelReader>(std::move(reader)), &tokenizer,
                sources = &prompts->sources_](const Record& record) -> absl::StatusOr<PromptRecord> {
     QUARTET_ASSIGN_OR_RETURN(PromptRecord prompt, ReadPrompt(record, keys, config, *labels, tokenizer));
@@ -125,7 +125,7 @@ absl::StatusOr<HeldOutPrompts> ReadHeldOutPrompts(const EvalSet& set, const std:
   options.max_rows = set.max_samples();
   options.checked_rows = 0;  // all
   options.keys = RowKeys(keys, config);
-  QUARTET_ASSIGN_OR_RETURN(const LabelReader labels, LabelReader::Create(config.reward()));
+  QUARTET_ASSIGN_OR_RETURN(const LabelReader labels, LabelReader::Create(config));
   HeldOutPrompts held_out;
   PromptSources sources;
   const auto read = [&](const Record& record) -> absl::Status {

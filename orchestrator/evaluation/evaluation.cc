@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -74,12 +75,6 @@ absl::StatusOr<std::optional<bool>> IsRight(const RewardConfig& reward, const st
     right = right.value_or(true) && value->second >= 1;
   }
   return right;
-}
-
-// Beside what the sources of the reward say.
-void AddAgentReward(const Reward& agent, EvaluatedAnswer* answer) {
-  answer->reward += agent.value;
-  if (agent.score.has_value()) answer->right = answer->right.value_or(true) && *agent.score >= 1;
 }
 
 // The values of `prompts` (all of their answers stand one behind the other), each name behind `prefix`.
@@ -157,7 +152,7 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
                   }));
 
   // 2. What they are worth.
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<ScoreReply> scores, ScoresOf(config, set, answers, tokenizer, scorer));
+  QUARTET_ASSIGN_OR_RETURN(std::vector<ScoreReply> scores, ScoresOf(config, set, answers, tokenizer, scorer));
 
   // 3. How many are right.
   EvaluationResult result;
@@ -168,14 +163,18 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
     EvaluatedAnswer& answer = result.answers.emplace_back();
     answer.prompt = static_cast<int64_t>(i / n);
     answer.response = std::move(answers[i].response);
+    answer.conversation = std::move(answers[i].conversation);
     answer.error = answers[i].error.empty() ? scores[i].error() : answers[i].error;
     if (!answer.error.empty()) {
       ++failed;
     } else {
+      const PromptRecord& prompt = set.prompts[i / n];
+      QUARTET_ASSIGN_OR_RETURN(answer.right, IsRight(config.reward(), prompt.source, give_scores, scores[i]));
+      if (const std::optional<Reward>& agent = answers[i].agent; agent.has_value()) {
+        QUARTET_RETURN_IF_ERROR(Prefixed(prompt.place, AddAgentReward(config.reward(), *agent, &scores[i])));
+        if (agent->score.has_value()) answer.right = answer.right.value_or(true) && *agent->score >= 1;
+      }
       answer.reward = scores[i].reward();
-      QUARTET_ASSIGN_OR_RETURN(answer.right,
-                               IsRight(config.reward(), set.prompts[i / n].source, give_scores, scores[i]));
-      if (answers[i].agent.has_value()) AddAgentReward(*answers[i].agent, &answer);
     }
     answer.truncated = answers[i].truncated;
     answer.tokens = answers[i].action_tokens();
@@ -244,6 +243,7 @@ std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result
   for (const EvaluatedAnswer& answer : result.answers) {
     Json& written = prompts[answer.prompt]["answers"].emplace_back();
     written["response"] = answer.response;
+    if (!answer.conversation.empty()) written["messages"] = Json::parse(answer.conversation);
     if (answer.error.empty()) {
       written["reward"] = ShortestOfFp32(answer.reward);
       if (answer.right.has_value()) written["right"] = *answer.right;

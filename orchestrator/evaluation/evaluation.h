@@ -41,7 +41,8 @@ int64_t MostSequences(const std::vector<EvaluationSet>& sets);
 struct EvaluatedAnswer {
   int64_t prompt = 0;  // of the set
   std::string response;
-  std::string error;  // why it could not be scored; "": it was
+  std::string conversation;  // PromptAnswer
+  std::string error;         // why it could not be scored; "": it was
   double reward = 0;
   std::optional<bool> right;  // nothing: no source tells
   bool truncated = false;
@@ -88,7 +89,7 @@ absl::Status NamingModelFlag(const absl::Status& error);
 
 // Evaluates the model rollout.pretrain on the sets of eval, with rollout and scorer alone.
 // run_dir keeps what a run's would of it, and answers_<set>.jsonl: of each prompt its text,
-// label and source, and its answers with their rewards.
+// label and source, and its answers with their rewards, of episodes of an agent with their messages.
 absl::Status EvaluateModel(RunSession session);
 
 }  // namespace quartet

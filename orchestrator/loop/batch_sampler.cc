@@ -19,7 +19,6 @@ namespace quartet {
 namespace {
 
 constexpr uint64_t kGeneratePurpose = 3;
-constexpr char kAgent[] = "agent";  // its part of rewards and figures
 
 GenerateHeader HeaderOf(const RunConfig& config, int64_t step, int64_t draw, uint64_t policy_version) {
   const RolloutConfig& rollout = config.rollout();
@@ -38,18 +37,13 @@ GenerateHeader HeaderOf(const RunConfig& config, int64_t step, int64_t draw, uin
   return header;
 }
 
-// Beside what the sources of the reward give.
-void AddAgentReward(const Reward& agent, Experience* e) {
-  e->reward = AddRewards(std::array<double, 2>{e->reward, agent.value});
-  e->score = AddRewards(std::array<double, 2>{e->score, agent.score.value_or(agent.value)});
-  e->reward_parts[kAgent] = agent.value;
-  for (const auto& [name, value] : agent.extra_logs) e->extra_logs[absl::StrCat(kAgent, "/", name)] = value;
-}
-
 // What is known of an answer before models are asked: `reply` is the scorer's.
 absl::StatusOr<Experience> ExperienceOf(const RunConfig& config, std::shared_ptr<const PromptRecord> prompt,
-                                        const ScoreReply& reply, PromptAnswer answer) {
+                                        ScoreReply reply, PromptAnswer answer) {
   const AlgorithmConfig& algorithm = config.algorithm();
+  if (answer.agent.has_value()) {
+    QUARTET_RETURN_IF_ERROR(Prefixed(prompt->place, AddAgentReward(config.reward(), *answer.agent, &reply)));
+  }
   Experience e;
   e.prompt = std::move(prompt);
   e.sequences = std::move(answer.sequences);
@@ -68,7 +62,6 @@ absl::StatusOr<Experience> ExperienceOf(const RunConfig& config, std::shared_ptr
   e.score = reply.score();
   e.reward_parts.insert(reply.parts().begin(), reply.parts().end());
   e.extra_logs.insert(reply.extra_logs().begin(), reply.extra_logs().end());
-  if (answer.agent.has_value()) AddAgentReward(*answer.agent, &e);
   if (algorithm.overlong_buffer_len() == 0) return e;
   const double penalty = OverlongPenalty(e.action_tokens(), config.rollout().generate_max_len(),
                                          algorithm.overlong_buffer_len(), algorithm.overlong_penalty_factor());

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/config/batches/call_sizes.h"
 #include "core/config/services.h"
 #include "core/rewards/labels/labels.h"
 #include "core/zero/optimizer/optimizer_options.h"
@@ -39,6 +40,15 @@ std::vector<std::string> ConfigurationWarnings(const RunConfig& config) {
   };
   check("actor", config.actor());
   if (UsesCritic(config)) check("critic", config.critic());
+  const int64_t one_turn = int64_t{config.data().prompt_max_len()} + config.rollout().generate_max_len();
+  if (HasAgent(config) && config.agent().max_turns() > 1 && LongestSequence(config) <= one_turn) {
+    warnings.push_back(absl::StrCat("actor.max_len is ", LongestSequence(config),
+                                    ", which one prompt and one answer of the longest fill (data.prompt_max_len + "
+                                    "rollout.generate_max_len): an episode of up to ",
+                                    config.agent().max_turns(),
+                                    " turns (agent.max_turns) may have no room for a "
+                                    "second, whose request is refused; raise actor.max_len"));
+  }
   return warnings;
 }
 

@@ -30,6 +30,17 @@ TEST(Warnings, OfAConfigurationAreOfWhatHardlyAnyoneMeans) {
               ElementsAre(HasSubstr("actor.learning_rate is 5"), HasSubstr("critic.learning_rate is 0.1")));
 }
 
+TEST(Warnings, SayThatAnEpisodeHasRoomForOneTurn) {
+  const auto warnings = [](std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), {"agent.command=a", "data.apply_chat_template=true", "data.prompt_max_len=100",
+                                       "rollout.generate_max_len=50"});
+    return ConfigurationWarnings(LoadRunConfig("", overrides, "").value());
+  };
+  EXPECT_THAT(warnings({}), ElementsAre(AllOf(HasSubstr("actor.max_len is 150"), HasSubstr("up to 16 turns"))));
+  EXPECT_THAT(warnings({"agent.max_turns=1"}), IsEmpty());
+  EXPECT_THAT(warnings({"actor.max_len=200"}), IsEmpty());
+}
+
 // With a source of rewards, unless `overrides` have sources.
 RunConfig Config(std::vector<std::string> overrides = {}) {
   const auto is_of_source = [](const std::string& set) { return set.starts_with("reward.source"); };

@@ -23,6 +23,9 @@ absl::Status CheckSourcesBesideAgent(const RewardConfig& reward) {
       return Bad(field + "rule", "\"length\"",
                  "with agent an episode has several answers; let the agent's reward depend on what it asked for");
     }
+    if (source.name() == "agent") {
+      return Bad(field + "name", "\"agent\"", "with agent the metric reward/agent is what the agent says");
+    }
   }
   return absl::OkStatus();
 }

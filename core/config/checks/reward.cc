@@ -12,6 +12,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
 #include "core/config/conditions.h"
+#include "core/config/services.h"
 #include "core/rl/options/estimators.h"
 
 namespace quartet {
@@ -206,7 +207,7 @@ absl::Status CheckTokenRewards(const RunConfig& c) {
 absl::Status CheckReward(const RunConfig& c) {
   const RewardConfig& w = c.reward();
   std::set<std::string> names;
-  bool any_model = false, any_added = w.source().empty();
+  bool any_model = false, any_added = w.source().empty() || HasAgent(c);
   for (int i = 0; i < w.source_size(); ++i) {
     any_added |= !w.source(i).gate();
     QUARTET_RETURN_IF_ERROR(CheckSource(i, w.source(i)));

@@ -163,7 +163,8 @@ constexpr int64_t kMostProcesses = 64;
 
 void FillAgent(const RolloutConfig& r, AgentConfig* a) {
   const int64_t episodes = int64_t{r.over_sampling_batch_size()} * r.n_samples_per_prompt();
-  QUARTET_DEFAULT(a, processes, static_cast<int32_t>(std::clamp<int64_t>(episodes, 1, kMostProcesses)));
+  const int64_t processes = std::min<int64_t>({episodes, r.max_calls(), kMostProcesses});
+  QUARTET_DEFAULT(a, processes, static_cast<int32_t>(std::max<int64_t>(processes, 1)));
 }
 
 void FillPlacement(ServicePlacement* p, absl::string_view listen, int64_t largest_call) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
+#include "core/config/services.h"
 #include "core/errors/shown.h"
 #include "core/rewards/programs/code.h"
 #include "core/rewards/rules/rules.h"
@@ -19,19 +20,20 @@ bool GivesTokenRewards(const RewardConfig& config) {
   return std::ranges::any_of(config.source(), [](const RewardSource& source) { return source.token_rewards(); });
 }
 
-absl::Status CheckAnyAdds(const RewardConfig& config, const std::string& prompt_source) {
+absl::Status CheckAnyAdds(const RunConfig& config, const std::string& prompt_source) {
   const auto adds = [&](const RewardSource& source) { return !source.gate() && IsFor(source, prompt_source); };
-  if (config.source().empty() || std::ranges::any_of(config.source(), adds)) return absl::OkStatus();
+  const auto& sources = config.reward().source();
+  if (HasAgent(config) || sources.empty() || std::ranges::any_of(sources, adds)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "the prompt is from ", Quoted(prompt_source),
       " (data.source_key), and every reward.source that is no gate is for others alone (reward.source.only)"));
 }
 
-absl::StatusOr<LabelReader> LabelReader::Create(const RewardConfig& config) {
+absl::StatusOr<LabelReader> LabelReader::Create(const RunConfig& config) {
   LabelReader reader;
   reader.config_ = config;
-  for (int i = 0; i < config.source_size(); ++i) {
-    Source& source = reader.sources_.emplace_back(Source{config.source(i), nullptr});
+  for (int i = 0; i < config.reward().source_size(); ++i) {
+    Source& source = reader.sources_.emplace_back(Source{config.reward().source(i), nullptr});
     if (!source.options.code().empty()) source.function = NewCode({});
     if (source.options.rule().empty()) continue;
     QUARTET_ASSIGN_OR_RETURN(source.function,

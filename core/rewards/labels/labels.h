@@ -23,14 +23,14 @@ bool IsFor(const RewardSource& source, const std::string& prompt_source);
 bool GivesTokenRewards(const RewardConfig& config);
 
 // INVALID_ARGUMENT: none of the sources that add to a reward, as gates do not, is for prompts from `prompt_source`,
-// whose answers would all be worth 0.
-absl::Status CheckAnyAdds(const RewardConfig& config, const std::string& prompt_source);
+// whose answers would all be worth 0. OK where an agent says what they are worth.
+absl::Status CheckAnyAdds(const RunConfig& config, const std::string& prompt_source);
 
 // Reads labels as the sources that compare with them do. Thread safe.
 class LabelReader {
  public:
   // Of a resolved configuration. Errors name the field.
-  static absl::StatusOr<LabelReader> Create(const RewardConfig& config);
+  static absl::StatusOr<LabelReader> Create(const RunConfig& config);
 
   // INVALID_ARGUMENT: that of CheckAnyAdds, or a source that is for the prompt cannot read the label, which would end
   // the run with the first answer. What takes a sandbox to find out (tests that are no Python) is not found.
@@ -41,7 +41,7 @@ class LabelReader {
     RewardSource options;
     std::unique_ptr<RewardFunction> function;  // null: reads no label
   };
-  RewardConfig config_;
+  RunConfig config_;
   std::vector<Source> sources_;
 };
 

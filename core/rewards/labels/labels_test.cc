@@ -20,12 +20,13 @@ class LabelReaderTest : public testing::Test {
     return *source;
   }
   std::string Error(const std::string& label, const std::string& prompt_source = "") const {
-    const auto reader = LabelReader::Create(config_);
+    const auto reader = LabelReader::Create(run_);
     EXPECT_TRUE(reader.ok()) << reader.status();
     return std::string(reader->Check(label, prompt_source).message());
   }
 
-  RewardConfig config_;
+  RunConfig run_;
+  RewardConfig& config_ = *run_.mutable_reward();
 };
 
 TEST_F(LabelReaderTest, FindsWhatEachRuleCannotRead) {
@@ -55,6 +56,9 @@ TEST_F(LabelReaderTest, AsksTheSourcesAloneThatAreForThePrompt) {
   EXPECT_THAT(Error("7", "code"),
               HasSubstr("the prompt is from \"code\" (data.source_key), and every reward.source that is no gate "
                         "is for others alone (reward.source.only)"));
+  run_.mutable_agent()->set_command("./agent");
+  EXPECT_EQ(Error("anything", "code"), "") << "the agent says what it is worth";
+  run_.clear_agent();
   config_.add_source()->set_command("./judge");
   EXPECT_EQ(Error("anything", "code"), "");
 }
@@ -62,7 +66,7 @@ TEST_F(LabelReaderTest, AsksTheSourcesAloneThatAreForThePrompt) {
 TEST_F(LabelReaderTest, NamesTheFieldThatARuleCannotBeMadeOf) {
   AddSource("finished");
   AddSource("regex").set_pattern("(");
-  EXPECT_THAT(std::string(LabelReader::Create(config_).status().message()), HasSubstr("reward.source[1]: "));
+  EXPECT_THAT(std::string(LabelReader::Create(run_).status().message()), HasSubstr("reward.source[1]: "));
 }
 
 }  // namespace

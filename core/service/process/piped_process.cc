@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -403,6 +404,28 @@ absl::StatusOr<PipedProcess::Outcome> PipedProcess::Finish(std::string_view inpu
   }
   QUARTET_ASSIGN_OR_RETURN(outcome.exit, Reap(deadline, stop));
   return outcome;
+}
+
+bool PipedProcess::EndsWithin(absl::Duration patience, bool group) {
+  const Deadline deadline = Deadline::In(patience);
+  while (true) {
+    std::string unread;
+    (void)ReadRest(&unread, std::numeric_limits<size_t>::max());
+    ReadErrors();
+    int status;
+    if (!exit_.has_value() && waitpid(pid_, &status, WNOHANG) == pid_) exit_ = ExitState::OfWait(status);
+    if (exit_.has_value() && (!group || kill(-pid_, 0) != 0)) return true;
+    if (deadline.passed()) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
+void PipedProcess::End(absl::Duration patience, bool waits_for_input) {
+  if (exit_.has_value()) return;
+  input_.Reset();
+  if (waits_for_input) EndsWithin(patience, /*group=*/false);
+  kill(-pid_, SIGTERM);
+  if (!EndsWithin(patience, /*group=*/true) && exit_.has_value()) kill(-pid_, SIGKILL);
 }
 
 absl::Status WithLastWords(const absl::Status& status, const std::string& words) {

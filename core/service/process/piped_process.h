@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/fd.h"
 #include "core/service/process/child_process.h"
@@ -70,6 +71,9 @@ class PipedProcess {
   // where it owes a reply.
   absl::StatusOr<std::string> Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
                                   const std::stop_token& stop);
+  // Has it end before it is killed: one that `waits_for_input` by the end of that; then, as any other at once, with its
+  // group by SIGTERM. Each may take so long, and what it writes meanwhile is thrown away. What is left is killed.
+  void End(absl::Duration patience, bool waits_for_input);
   // Whether it was asked, but its reply not waited for: that is the line that ReadLine reads.
   bool owes_reply() const { return owes_reply_; }
 
@@ -108,6 +112,8 @@ class PipedProcess {
   void WriteSome(std::string_view* left);
   void ReadErrors();
   bool HasEnded();  // with what it has left behind
+  // Whether it has, or with `group` all of its group has, which it looks for that long, taking in what it writes.
+  bool EndsWithin(absl::Duration patience, bool group);
   absl::StatusOr<ExitState> Reap(const Deadline& deadline, const std::stop_token& stop);
 
   const pid_t pid_;

@@ -9,6 +9,9 @@
 #include <string>
 #include <thread>
 
+#include "core/base/files.h"
+#include "core/base/testing/scratch_folder.h"
+
 namespace quartet {
 namespace {
 
@@ -35,6 +38,31 @@ TEST(PipedProcess, HasThoseVariablesAloneWhereItHasNoneOfItsParent) {
   PipedProcessOptions options = {.no_environment = true, .environment = {{"QUARTET_NEW", "new"}}};
   options.argv = {"/usr/bin/env"};
   EXPECT_EQ(PipedProcess::Start(options).value()->Finish("", kMostBytes, Soon(), {})->output, "QUARTET_NEW=new\n");
+}
+
+// What a process, which says `ready` first, leaves in a file until it has ended.
+std::string LeftBy(const std::string& script, bool waits_for_input) {
+  const ScratchFolder scratch;
+  const std::string file = scratch.path() + "/file";
+  const auto process = Piped("FILE=" + file + "; " + script);
+  EXPECT_EQ(*process->ReadLine(kMostBytes, Soon(), {}), "ready");
+  process->End(absl::Seconds(60), waits_for_input);
+  return ReadFile(file).value_or("nothing");
+}
+
+TEST(PipedProcess, ClearsUpBeforeItEnds) {
+  const std::string on_term = "trap 'echo cleared > $FILE; exit' TERM; ";
+  EXPECT_EQ(LeftBy(on_term + "echo ready; while :; do sleep 0.01; done", false), "cleared\n");
+  EXPECT_EQ(LeftBy(on_term + "echo ready; while read line; do :; done; echo read > $FILE", true), "read\n");
+  EXPECT_EQ(LeftBy("(" + on_term + "echo ready; while :; do sleep 0.01; done) & wait", false), "cleared\n")
+      << "the shell has ended before";
+  EXPECT_EQ(LeftBy(on_term + "echo ready; yes >&2 & yes & wait", false), "cleared\n") << "nobody else reads it";
+}
+
+TEST(PipedProcess, IsKilledWhereItDoesNotEndWhenAsked) {
+  const auto process = Piped("trap '' TERM; echo ready; while :; do sleep 0.01; done");
+  EXPECT_EQ(*process->ReadLine(kMostBytes, Soon(), {}), "ready");
+  process->End(absl::Milliseconds(50), /*waits_for_input=*/true);
 }
 
 TEST(PipedProcess, WritesWhileItsLargeInputIsSent) {
