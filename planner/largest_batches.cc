@@ -5,6 +5,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "core/base/division.h"
 #include "core/base/status_macros.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/batches/updates.h"

@@ -14,8 +14,6 @@
 
 namespace quartet {
 
-inline int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Whether the rows that `program` learns from are pairs.
 bool HasPairs(Program program);
 

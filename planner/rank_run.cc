@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/division.h"
 #include "core/base/status_macros.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/batches/updates.h"

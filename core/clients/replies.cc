@@ -11,13 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/rl/options/token_arrays.h"
 
 namespace quartet {
 namespace {
-
-int64_t ActionTokens(const TokenSequence& sequence) {
-  return std::count(sequence.action_mask().begin(), sequence.action_mask().end(), true);
-}
 
 bool AllFinite(const google::protobuf::RepeatedField<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
@@ -93,7 +90,7 @@ absl::StatusOr<std::vector<std::vector<float>>> OrderTokenValues(SequenceSpan se
   for (const TokenValues* reply : replies) {
     QUARTET_ASSIGN_OR_RETURN(const size_t place, places.Take(reply->index()));
     const bool of_sequences = of == ValuesOf::kSequences;
-    const int64_t expected = of_sequences ? 1 : ActionTokens(*sequences[place]);
+    const int64_t expected = of_sequences ? 1 : CountActions(*sequences[place]);
     if (reply->values_size() != expected) {
       return absl::InternalError(
           of_sequences ? absl::StrCat("sequence ", reply->index(), " has one value but ", reply->values_size(), " came")

@@ -7,6 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
+#include "core/errors/shown.h"
 
 namespace quartet {
 namespace {
@@ -87,8 +88,7 @@ std::string ErrorBody(const absl::Status& status) {
   }
   if (kind.code != nullptr) error["code"] = kind.code;
   if (const absl::optional<absl::Cord> code = status.GetPayload(kCode)) error["code"] = std::string(*code);
-  return nlohmann::ordered_json{{"error", std::move(error)}}.dump(-1, ' ', false,
-                                                                  nlohmann::json::error_handler_t::replace);
+  return OneLineJson(nlohmann::ordered_json{{"error", std::move(error)}});
 }
 
 HttpReply ErrorReply(const absl::Status& status) {

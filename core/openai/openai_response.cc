@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "core/errors/shown.h"
 #include "core/generation/stop_strings.h"
 #include "core/openai/api_error.h"
 
@@ -18,10 +19,6 @@ constexpr char kReplacement[] = "\xEF\xBF\xBD";
 constexpr float kLeastLogprob = -9999;  // JSON has no infinity
 // Of an object with a token and its log-probability.
 constexpr int64_t kLogprobBytes = 300;
-
-std::string Dump(const ordered_json& value) {
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
 
 std::string DataEvent(absl::string_view data) { return absl::StrCat("data: ", data, "\n\n"); }
 
@@ -136,7 +133,7 @@ std::string OpenAiAnswer::End() {
     ordered_json frame = Frame("text_completion", "chat.completion.chunk");
     frame["choices"] = ordered_json::array();
     frame["usage"] = Usage();
-    events += DataEvent(Dump(frame));
+    events += DataEvent(OneLineJson(frame));
   }
   return events + DataEvent("[DONE]");
 }
@@ -164,7 +161,7 @@ std::string OpenAiAnswer::Whole() {
   }
   if (request_.prompt_logprobs.has_value() && request_.chat) frame["prompt_logprobs"] = choices_[0].prompt_logprobs;
   frame["usage"] = Usage();
-  return Dump(frame);
+  return OneLineJson(frame);
 }
 
 ordered_json OpenAiAnswer::Message(size_t index) const {
@@ -344,7 +341,7 @@ std::string OpenAiAnswer::Event(ordered_json choice) const {
   frame["choices"].push_back(std::move(choice));
   if (request_.include_usage) frame["usage"] = nullptr;
   if (request_.continuous_usage) frame["usage"] = Usage();
-  return DataEvent(Dump(frame));
+  return DataEvent(OneLineJson(frame));
 }
 
 std::string OpenAiAnswer::Part(int index, Choice* choice, const MessagePart& part, bool last) const {

@@ -10,6 +10,7 @@
 #include "core/base/hash.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/errors/shown.h"
 
 namespace quartet {
 namespace {
@@ -25,11 +26,6 @@ std::string Stripped(std::string text) {
 std::string StrippedPart(const ChatMessage& message, const char* name) {
   const auto part = message.find(name);
   return part == message.end() || !part->is_string() ? "" : Stripped(part->get_ref<const std::string&>());
-}
-
-template <typename Json>
-std::string Dump(const Json& value) {
-  return value.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
 // The value without what a client may change that reads and writes it again: the order of keys, 1.0 for 1.
@@ -54,7 +50,7 @@ OrderedJson CallsOf(const ChatMessage& message) { return message.value("tool_cal
 uint64_t Told(const ChatMessage& message) {
   nlohmann::json told = {message.value("role", ""), message.value("name", ""), StrippedPart(message, "content")};
   for (const OrderedJson& call : CallsOf(message)) told.push_back(Value(call["function"]));
-  return HashBytes(Dump(told));
+  return HashBytes(OneLineJson(told));
 }
 
 bool IsLeftOutOrSame(const OrderedJson& again, const OrderedJson& answered) {
@@ -146,7 +142,7 @@ Episode::Episode(const Tokenizer* tokenizer, const std::vector<int32_t>& ends) :
 
 absl::StatusOr<EpisodeRequest> Episode::Begin(std::vector<ChatMessage> messages, const OrderedJson& kwargs) {
   Turn turn;
-  const uint64_t kwargs_hash = HashBytes(Dump(kwargs));
+  const uint64_t kwargs_hash = HashBytes(OneLineJson(kwargs));
   const std::vector<int64_t> answers = PutBack(&messages, kwargs_hash);
   QUARTET_ASSIGN_OR_RETURN(std::string text,
                            tokenizer_->ApplyChatTemplate(messages, /*add_generation_prompt=*/true, kwargs));
@@ -265,7 +261,7 @@ std::vector<int64_t> Episode::LinesOf(const std::vector<ChatMessage>& messages, 
   add({.told = kwargs}, kwargs);
   for (size_t i = 0; i < messages.size(); ++i) {
     add({.before = lines.back(), .told = Told(messages[i]), .turn = answers[i]},
-        HashBytes(Dump(messages[i]), static_cast<uint64_t>(answers[i])));
+        HashBytes(OneLineJson(messages[i]), static_cast<uint64_t>(answers[i])));
   }
   return lines;
 }

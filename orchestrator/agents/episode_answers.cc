@@ -9,6 +9,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/services.h"
+#include "core/errors/shown.h"
 #include "core/model/model_config.h"
 #include "orchestrator/answers/rollout_answers.h"
 
@@ -35,7 +36,7 @@ PromptAnswer AnswerOf(PlayedEpisode episode, const EpisodePlace& place) {
     answer.sampled_log_probs.insert(answer.sampled_log_probs.end(), sequence.sampled_log_probs.begin(),
                                     sequence.sampled_log_probs.end());
   }
-  answer.conversation = record.conversation.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  answer.conversation = OneLineJson(record.conversation);
   answer.response = std::move(record.response);
   answer.truncated = record.truncated;
   answer.overlong = record.overlong;

@@ -1,13 +1,13 @@
 #include "orchestrator/agents/episode_runs.h"
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
+#include "core/base/stopwatch.h"
 #include "core/errors/shown.h"
 
 namespace quartet {
@@ -172,11 +172,11 @@ EpisodeRuns::Ended EpisodeRuns::PlayTask(AgentProcess& process, const EpisodeTas
 
 absl::StatusOr<std::optional<FailedTry>> EpisodeRuns::Try(AgentProcess& process, const EpisodeTask& task,
                                                           const std::stop_token& stop, PlayedEpisode* episode) const {
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch time;
   const OpenEpisode open = host_->Open(task.seed);
   absl::StatusOr<AgentAnswer> answer = process.Play(EpisodeLine(*task.prompt, task.place, open), open, stop);
   episode->record = host_->Close(open.key);
-  episode->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  episode->seconds = time.Seconds();
   if (!answer.ok()) return OfTask(task, answer.status());
   episode->reward = std::move(answer->reward);
   const EpisodeRecord& record = episode->record;

@@ -1,7 +1,6 @@
 #include "orchestrator/agents/served_episode.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,6 +15,7 @@
 #include "core/base/logging.h"
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
+#include "core/errors/shown.h"
 #include "core/openai/api_error.h"
 #include "core/openai/openai_response.h"
 #include "orchestrator/agents/run_sampling.h"
@@ -70,16 +70,13 @@ DrawnAnswer DrawnOf(const GeneratedSequence& drawn) {
 
 // The JSON text of it as OpenAI's interface has it.
 std::string ToOpenAi(OrderedJson message) {
-  const auto dump = [](const OrderedJson& value) {
-    return value.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
-  };
   if (message.contains("tool_calls")) {
     for (OrderedJson& call : message["tool_calls"]) {
       OrderedJson& arguments = call["function"]["arguments"];
-      arguments = dump(arguments);
+      arguments = OneLineJson(arguments);
     }
   }
-  return dump(message);
+  return OneLineJson(message);
 }
 
 }  // namespace
@@ -94,15 +91,14 @@ class ServedEpisode::Call {
   static std::shared_ptr<Call> Begin(std::shared_ptr<ServedEpisode> episode) {
     const std::lock_guard lock(episode->mutex_);
     if (episode->closing_.stop_requested()) return nullptr;
-    if (episode->calls_++ == 0) episode->busy_since_ = std::chrono::steady_clock::now();
+    if (episode->calls_++ == 0) episode->busy_ = Stopwatch();
     return std::make_shared<Call>(std::move(episode));
   }
   explicit Call(std::shared_ptr<ServedEpisode> episode) : episode_(std::move(episode)) {}
   ~Call() {
     const std::lock_guard lock(episode_->mutex_);
     if (--episode_->calls_ == 0) {
-      episode_->record_.policy_seconds +=
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - episode_->busy_since_).count();
+      episode_->record_.policy_seconds += episode_->busy_.Seconds();
     }
     episode_->call_ended_.notify_all();
   }

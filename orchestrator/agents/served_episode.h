@@ -1,7 +1,6 @@
 // One episode of an agent as it is served: its requests over HTTP, the turns that they make, what it leaves.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -15,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/stopwatch.h"
 #include "core/http/http_server.h"
 #include "core/openai/openai_request.h"
 #include "orchestrator/agents/call_gate.h"
@@ -104,7 +104,7 @@ class ServedEpisode : public std::enable_shared_from_this<ServedEpisode> {
   std::set<std::string>
       messages_;       // as OpenAI's interface has them, each once, though all requests of a conversation do
   int64_t calls_ = 0;  // that are under way
-  std::chrono::steady_clock::time_point busy_since_;
+  Stopwatch busy_;     // since the first of them
   int64_t asked_ = 0;  // of max_turns: that have, or may still get, an answer
   EpisodeRecord record_;
 };

@@ -17,7 +17,6 @@
 #include "core/clients/handshake.h"
 #include "core/config/services.h"
 #include "core/rl/kl.h"
-#include "core/terminal/warning.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/loop/batch_annotator.h"
@@ -31,6 +30,7 @@
 #include "orchestrator/loop/step_report.h"
 #include "orchestrator/loop/step_warnings.h"
 #include "orchestrator/loop/updates.h"
+#include "orchestrator/session/warning.h"
 #include "orchestrator/tracing/step_trace.h"
 
 namespace quartet {

@@ -15,9 +15,9 @@
 #include "core/config/services.h"
 #include "core/rl/learning_rate.h"
 #include "core/terminal/folder_growth.h"
-#include "core/terminal/warning.h"
 #include "orchestrator/checks/start_check.h"
 #include "orchestrator/data/dataset_options.h"
+#include "orchestrator/session/warning.h"
 #include "orchestrator/tracing/step_trace.h"
 
 namespace quartet {

@@ -20,10 +20,10 @@
 #include "core/run_folder/run_inputs.h"
 #include "core/run_folder/run_start.h"
 #include "core/terminal/continue_command.h"
-#include "core/terminal/warning.h"
 #include "orchestrator/checks/input_check.h"
 #include "orchestrator/launch/launch_here.h"
 #include "orchestrator/preflight/preflight.h"
+#include "orchestrator/session/warning.h"
 
 namespace quartet {
 namespace {

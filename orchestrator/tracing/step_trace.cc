@@ -13,7 +13,7 @@
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/base/trace.h"
-#include "core/terminal/warning.h"
+#include "orchestrator/session/warning.h"
 
 namespace quartet {
 namespace {
