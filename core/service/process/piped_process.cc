@@ -14,8 +14,12 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <sstream>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -69,6 +73,25 @@ std::vector<std::string> EnvironmentOf(const PipedProcessOptions& options) {
   }
   for (const auto& [name, value] : options.environment) variables.push_back(absl::StrCat(name, "=", value));
   return variables;
+}
+
+// Whether any process of the group runs: one that has ended is in it until its parent, who may never, has taken note.
+bool Runs(pid_t group) {
+  if (kill(-group, 0) != 0) return false;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    int64_t pid;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    // "PID (NAME) STATE PARENT GROUP ...", of a name that may have anything in it.
+    std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+    char state;
+    pid_t parent, of_group;
+    if (fields >> state >> parent >> of_group && of_group == group && state != 'Z' && state != 'X') return true;
+  }
+  return false;
 }
 
 absl::Status Unasked() { return absl::DataLossError("it has written a line that nothing was asked for"); }
@@ -414,9 +437,9 @@ bool PipedProcess::EndsWithin(absl::Duration patience, bool group) {
     ReadErrors();
     int status;
     if (!exit_.has_value() && waitpid(pid_, &status, WNOHANG) == pid_) exit_ = ExitState::OfWait(status);
-    if (exit_.has_value() && (!group || kill(-pid_, 0) != 0)) return true;
+    if (exit_.has_value() && !(group && Runs(pid_))) return true;
     if (deadline.passed()) return false;
-    absl::SleepFor(absl::Milliseconds(1));
+    absl::SleepFor(absl::Milliseconds(exit_.has_value() ? kLookMilliseconds : 1));
   }
 }
 
