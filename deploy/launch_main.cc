@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/origins/origins.h"
 #include "core/run_folder/private_folder.h"

@@ -9,7 +9,7 @@
 #include "core/base/status_macros.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/batches/updates.h"
-#include "core/kernels/cpu/sequence_rows.h"
+#include "core/kernels/cpu/attention/sequence_rows.h"
 #include "core/model/model_config.h"
 #include "core/rl/options/token_arrays.h"
 #include "proto/rollout.pb.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/field_paths.h"
 #include "core/config/services.h"

@@ -23,7 +23,7 @@
 #include "core/training/calls/leader_calls.h"
 #include "core/training/engine/rank_calls.pb.h"
 #include "core/training/testing/engine_ranks.h"
-#include "core/zero/sharded_model.h"
+#include "core/zero/sharded/sharded_model.h"
 #include "planner/largest_batches.h"
 #include "planner/rank_run.h"
 #include "planner/report.h"

@@ -22,7 +22,7 @@
 #include "core/training/batch/sequence_cost.h"
 #include "core/training/engine/update_call.h"
 #include "critic_trainer/critic_engine.h"
-#include "orchestrator/loop/policy_loss.h"
+#include "orchestrator/loop/experience/policy_loss.h"
 #include "planner/largest_batches.h"
 #include "policy_trainer/policy_engine.h"
 #include "proto/critic_trainer.pb.h"

@@ -12,7 +12,7 @@
 #include "core/training/engine/forward.h"
 #include "core/training/engine/update_call.h"
 #include "core/weights/device_hashes.h"
-#include "core/zero/sharded_model.h"
+#include "core/zero/sharded/sharded_model.h"
 #include "policy_trainer/policy_loss.h"
 #include "policy_trainer/preference_loss.h"
 #include "proto/policy_trainer.pb.h"

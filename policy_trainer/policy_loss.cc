@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "core/model/vocabulary_head.h"
+#include "core/model/decoder/vocabulary_head.h"
 #include "core/rl/losses.h"
 #include "core/rl/options/token_arrays.h"
 

@@ -1,7 +1,7 @@
 #include "policy_trainer/preference_loss.h"
 
 #include "core/hardware/meta_device.h"
-#include "core/model/vocabulary_head.h"
+#include "core/model/decoder/vocabulary_head.h"
 #include "core/rl/options/token_arrays.h"
 #include "core/rl/pairs/pair_losses.h"
 #include "core/training/engine/pair_terms.h"

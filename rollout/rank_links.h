@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "rollout/calls/dispatcher.h"
 #include "rollout/rank_worker.h"

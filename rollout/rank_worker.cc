@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
-#include "core/base/loading.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/deadline.h"
+#include "core/base/time/loading.h"
 #include "core/base/trace.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/rank/rank_info.h"

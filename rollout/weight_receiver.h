@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 #include "core/safetensors/reader.h"

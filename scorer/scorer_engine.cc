@@ -11,7 +11,7 @@
 #include "core/rank/rank_info.h"
 #include "core/rank/rank_setup.h"
 #include "core/training/engine/forward.h"
-#include "core/zero/sharded_model.h"
+#include "core/zero/sharded/sharded_model.h"
 
 namespace quartet {
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/model/initialize.h"
 #include "core/safetensors/reader.h"
 #include "core/service/ranks/addresses/port_reservation.h"

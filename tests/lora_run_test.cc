@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/model/initialize.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -22,7 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/config/run_config.h"
 #include "core/http/testing/http_client.h"
 #include "core/service/ranks/addresses/port_reservation.h"

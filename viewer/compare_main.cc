@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/command_line/command_line.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 
 namespace quartet {
 namespace {

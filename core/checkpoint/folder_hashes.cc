@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/files/input_file.h"
 #include "core/base/hash.h"
-#include "core/base/input_file.h"
 #include "core/base/status_macros.h"
 #include "core/errors/exceptions.h"
 

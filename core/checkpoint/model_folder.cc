@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/model/adapter_base.h"

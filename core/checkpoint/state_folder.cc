@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/hash.h"
 #include "core/base/hash_text.h"
 #include "core/base/status_macros.h"

@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/deadline.h"
-#include "core/base/loading.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/deadline.h"
+#include "core/base/time/loading.h"
 #include "core/clients/connection.h"
 #include "core/clients/replies.h"
 #include "core/config/run_config.h"

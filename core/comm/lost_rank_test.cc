@@ -23,7 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 #include "core/comm/process_group.h"
 #include "core/comm/testing/folder_store.h"
 #include "core/comm/testing/patient_store.h"

@@ -25,8 +25,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "core/base/running_wait.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/running_wait.h"
 
 namespace quartet {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/errors/exceptions.h"
 #include "core/errors/shown.h"
 #include "core/version/version.h"

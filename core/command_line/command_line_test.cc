@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 
 namespace quartet {
 namespace {

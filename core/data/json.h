@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 
 namespace quartet {
 
@@ -37,7 +37,7 @@ std::string ExactNumber(const nlohmann::ordered_json& value);
 std::string PrintExactJson(const nlohmann::json& value);
 std::string PrintExactJson(const nlohmann::ordered_json& value);
 
-// ReadTextFile (core/base/files.h), then ParseJson.
+// ReadTextFile (core/base/files/files.h), then ParseJson.
 absl::StatusOr<nlohmann::json> ReadJsonFile(const std::string& path, int64_t max_bytes, int max_depth = kMaxJsonDepth);
 
 }  // namespace quartet

@@ -20,7 +20,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/input_file.h"
+#include "core/base/files/input_file.h"
 #include "core/base/status_macros.h"
 #include "core/errors/shown.h"
 

@@ -12,10 +12,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/fd.h"
-#include "core/base/files.h"
+#include "core/base/files/fd.h"
+#include "core/base/files/files.h"
+#include "core/base/files/input_file.h"
 #include "core/base/hash.h"
-#include "core/base/input_file.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/data/parquet.h"

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/input_file.h"
+#include "core/base/files/input_file.h"
 #include "core/data/record.h"
 #include "core/data/row_blocks.h"
 

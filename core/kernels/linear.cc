@@ -19,7 +19,7 @@
 #include "core/hardware/parallel.h"
 #include "core/hardware/stealing_for.h"
 #include "core/kernels/cpu/elements.h"
-#include "core/kernels/cpu/gemm.h"
+#include "core/kernels/cpu/products/gemm.h"
 #include "core/kernels/need_gradients.h"
 
 namespace quartet {

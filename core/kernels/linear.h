@@ -11,10 +11,10 @@
 
 namespace quartet {
 
-// Whether products with `weight` are made by core/kernels/cpu/gemm.h: on CPUs, those of bf16, and those of fp32 where
-// IsFp32GemmFast holds. A row of the product then has the same bits whatever the other rows are, however many, and
-// however the weight lies. Everywhere else (other CPUs' fp32, other types and devices) products are LibTorch's, and no
-// weight is packed.
+// Whether products with `weight` are made by core/kernels/cpu/products/gemm.h: on CPUs, those of bf16, and those of
+// fp32 where IsFp32GemmFast holds. A row of the product then has the same bits whatever the other rows are, however
+// many, and however the weight lies. Everywhere else (other CPUs' fp32, other types and devices) products are
+// LibTorch's, and no weight is packed.
 bool UsesGemm(const at::Tensor& weight);
 
 // input weight^T + bias, [T, N], of the weight's type; `bias_N` may be undefined. In bf16 the bias is added to the fp32

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/kernels/cpu/paged_attention_kernel.h"
+#include "core/kernels/cpu/attention/paged_attention_kernel.h"
 
 namespace quartet {
 

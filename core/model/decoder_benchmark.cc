@@ -10,11 +10,11 @@
 
 #include <vector>
 
-#include "core/model/decoder.h"
-#include "core/model/packed_attention.h"
+#include "core/model/decoder/decoder.h"
+#include "core/model/decoder/packed_attention.h"
+#include "core/model/decoder/vocabulary_head.h"
 #include "core/model/parameter_layout.h"
 #include "core/model/testing/smollm2.h"
-#include "core/model/vocabulary_head.h"
 
 namespace quartet {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/splitmix64.h"
 #include "core/base/status_macros.h"
 #include "core/hardware/bf16.h"

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "core/hardware/device.h"
-#include "core/model/decoder.h"
-#include "core/model/packed_attention.h"
-#include "core/model/vocabulary_head.h"
+#include "core/model/decoder/decoder.h"
+#include "core/model/decoder/packed_attention.h"
+#include "core/model/decoder/vocabulary_head.h"
 
 namespace quartet {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/fd.h"
+#include "core/base/files/fd.h"
 #include "core/base/status_macros.h"
 #include "core/network/resolve_host.h"
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/hardware/cores.h"
 #include "core/network/host_name.h"
 #include "core/version/version.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/base/logging.h"
-#include "core/kernels/cpu/gemm.h"
+#include "core/kernels/cpu/products/gemm.h"
 #include "core/memory/block_cache.h"
 
 namespace quartet {

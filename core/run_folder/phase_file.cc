@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/time/clock.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/errors/shown.h"
 
 namespace quartet {

@@ -19,11 +19,11 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "core/base/fail_point.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/run_config.h"
-#include "core/run_folder/checkpoint_search.h"
+#include "core/run_folder/checkpoints/checkpoint_search.h"
 
 namespace quartet {
 namespace {

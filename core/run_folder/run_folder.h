@@ -8,7 +8,7 @@
 //   evaluations.jsonl      one object for each evaluation of a set
 //   heldout.jsonl          {"prompt", "label"}: what evaluations ask
 //   checkpoints/           step_N, written by the trainers; latest -> the newest whole one, for people
-//   batches/               step_N.safetensors: what step N has learned from (orchestrator/loop/batch_file.h)
+//   batches/               step_N.safetensors: what step N has learned from (orchestrator/loop/report/batch_file.h)
 //   logs/                  one file a service; launch.textproto, what those were started with that the run started
 //   events.jsonl           {"time", "step", "kind", "from", "text"}: warnings and continuations
 //   state.json             {"program", "state", "why", "steps", "services", "time"}: whether the run goes on, and why
@@ -36,12 +36,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/run_folder/append_file.h"
-#include "core/run_folder/checkpoint_record.h"
-#include "core/run_folder/metrics.h"
-#include "core/run_folder/records.h"  // IWYU pragma: export
+#include "core/run_folder/checkpoints/checkpoint_record.h"
+#include "core/run_folder/records/append_file.h"
+#include "core/run_folder/records/metrics.h"
+#include "core/run_folder/records/records.h"  // IWYU pragma: export
+#include "core/run_folder/records/tensorboard_writer.h"
 #include "core/run_folder/run_lock.h"
-#include "core/run_folder/tensorboard_writer.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

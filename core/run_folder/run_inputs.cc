@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/hash.h"
 #include "core/base/hash_text.h"
 #include "core/base/status_macros.h"

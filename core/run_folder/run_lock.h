@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "core/base/fd.h"
+#include "core/base/files/fd.h"
 
 namespace quartet {
 

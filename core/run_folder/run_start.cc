@@ -14,9 +14,9 @@
 #include "core/config/run_config.h"
 #include "core/config/services.h"
 #include "core/data/json.h"
-#include "core/run_folder/checkpoint_search.h"
+#include "core/run_folder/checkpoints/checkpoint_search.h"
 #include "core/run_folder/continuation.h"
-#include "core/run_folder/file_tail.h"
+#include "core/run_folder/records/file_tail.h"
 #include "core/run_folder/run_lock.h"
 
 namespace quartet {

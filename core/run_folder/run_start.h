@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/run_folder/checkpoint_record.h"
+#include "core/run_folder/checkpoints/checkpoint_record.h"
 #include "core/run_folder/run_folder.h"
 #include "core/run_folder/run_inputs.h"
 #include "proto/run_config.pb.h"

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/fd.h"
-#include "core/base/files.h"
+#include "core/base/files/fd.h"
+#include "core/base/files/files.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
 

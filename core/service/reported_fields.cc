@@ -4,7 +4,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/hash.h"
 #include "core/base/hash_text.h"
 #include "core/config/services.h"

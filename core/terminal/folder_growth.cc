@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/pause.h"
+#include "core/base/time/pause.h"
 
 namespace quartet {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "core/base/time_left.h"
+#include "core/base/time/time_left.h"
 #include "core/errors/shown.h"
 
 namespace quartet {

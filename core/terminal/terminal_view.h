@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 
 namespace quartet {
 

@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/version/release.h"
 #include "proto/protocol_version.h"
 

@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/comm/testing/rank_threads.h"
 #include "core/model/initialize.h"
-#include "core/zero/flat_layout.h"
+#include "core/zero/sharded/flat_layout.h"
 #include "core/zero/trainable_model.h"
 
 namespace quartet {

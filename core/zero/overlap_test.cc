@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/trace.h"
 #include "core/comm/testing/rank_threads.h"
 #include "core/model/initialize.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/memory/host_copy.h"
-#include "core/zero/sharded_model_impl.h"
+#include "core/zero/sharded/sharded_model_impl.h"
 
 namespace quartet {
 

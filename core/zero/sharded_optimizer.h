@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/zero/optimizer/optimizer.h"
-#include "core/zero/sharded_model_impl.h"
+#include "core/zero/sharded/sharded_model_impl.h"
 #include "core/zero/trainable_model.h"
 
 namespace quartet {

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/zero/optimizer/optimizer.h"
-#include "core/zero/sharded_model.h"
+#include "core/zero/sharded/sharded_model.h"
 
 namespace quartet {
 

@@ -12,7 +12,7 @@
 #include "core/base/trace.h"
 #include "core/hardware/meta_device.h"
 #include "core/memory/accounted_tensor.h"
-#include "core/model/packed_attention.h"
+#include "core/model/decoder/packed_attention.h"
 #include "core/zero/saved_inputs.h"
 #include "core/zero/trainable_model_impl.h"
 

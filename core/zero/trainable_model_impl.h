@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/zero/sharded/sharded_model_impl.h"
 #include "core/zero/sharded_gradient.h"
-#include "core/zero/sharded_model_impl.h"
 #include "core/zero/sharded_optimizer.h"
 #include "core/zero/trainable_model.h"
 #include "core/zero/weights_average.h"

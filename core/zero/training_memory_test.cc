@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/comm/testing/rank_threads.h"
 #include "core/memory/block_cache.h"
-#include "core/model/vocabulary_head.h"
+#include "core/model/decoder/vocabulary_head.h"
 #include "core/zero/trainable_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "core/zero/sharded_model_impl.h"
+#include "core/zero/sharded/sharded_model_impl.h"
 
 namespace quartet {
 

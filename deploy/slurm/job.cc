@@ -9,8 +9,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/deadline.h"
 #include "core/service/process/child_process.h"
 #include "core/terminal/continue_command.h"
 

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/cancellation/cancellation.h"
-#include "core/run_folder/file_tail.h"
+#include "core/run_folder/records/file_tail.h"
 #include "core/terminal/terminal_view.h"
 
 namespace quartet {

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/testing/scratch_folder.h"
 #include "core/service/process/child_process.h"
 #include "deploy/slurm/script_parts.h"

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 #include "core/rewards/reward.h"
 #include "core/service/process/piped_process.h"
 #include "orchestrator/agents/episode_record.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
-#include "core/base/stopwatch.h"
+#include "core/base/time/stopwatch.h"
 #include "core/errors/shown.h"
 
 namespace quartet {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/run_folder/metrics.h"
+#include "core/run_folder/records/metrics.h"
 #include "orchestrator/agents/agent_process.h"
 #include "orchestrator/agents/episode_record.h"
 #include "orchestrator/data/prompts.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/testing/scratch_folder.h"
 #include "orchestrator/agents/testing/file_host.h"
 

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/stopwatch.h"
+#include "core/base/time/stopwatch.h"
 #include "core/http/http_server.h"
 #include "core/openai/openai_request.h"
 #include "orchestrator/agents/call_gate.h"

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/run_folder/metrics.h"
+#include "core/run_folder/records/metrics.h"
 #include "orchestrator/answers/answer.h"
 #include "proto/rollout.pb.h"
 

@@ -19,7 +19,7 @@
 #include "core/model/initialize.h"
 #include "core/model/model_config.h"
 #include "core/model/testing/letters_tokenizer.h"
-#include "core/run_folder/checkpoint_record.h"
+#include "core/run_folder/checkpoints/checkpoint_record.h"
 #include "core/run_folder/testing/training_state.h"
 #include "core/safetensors/writer.h"
 

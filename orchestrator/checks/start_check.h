@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "core/clients/handshake.h"
-#include "core/run_folder/checkpoint_record.h"
+#include "core/run_folder/checkpoints/checkpoint_record.h"
 #include "proto/common.pb.h"
 #include "proto/run_config.pb.h"
 

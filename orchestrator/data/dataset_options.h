@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/data/dataset.h"
-#include "core/run_folder/metrics.h"
+#include "core/run_folder/records/metrics.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

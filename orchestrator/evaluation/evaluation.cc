@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/status_macros.h"
 #include "core/clients/handshake.h"
 #include "core/config/batches/call_sizes.h"

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "core/clients/service_clients.h"
 #include "core/config/run_config.h"
-#include "core/run_folder/metrics.h"
+#include "core/run_folder/records/metrics.h"
 #include "core/run_folder/run_folder.h"
 #include "core/run_folder/run_inputs.h"
 #include "core/terminal/terminal_view.h"

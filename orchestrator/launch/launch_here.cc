@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"

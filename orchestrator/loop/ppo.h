@@ -12,14 +12,14 @@
 
 #include "absl/status/statusor.h"
 #include "core/clients/service_clients.h"
-#include "core/run_folder/checkpoint_record.h"
+#include "core/run_folder/checkpoints/checkpoint_record.h"
 #include "core/run_folder/run_folder.h"
 #include "core/terminal/terminal_view.h"
 #include "core/tokenizer/tokenizer.h"
 #include "orchestrator/answers/answer_source.h"
 #include "orchestrator/data/prompts.h"
 #include "orchestrator/evaluation/evaluation.h"
-#include "orchestrator/loop/advantage_program.h"
+#include "orchestrator/loop/experience/advantage_program.h"
 #include "orchestrator/upgrades/upgrades.h"
 #include "proto/run_config.pb.h"
 

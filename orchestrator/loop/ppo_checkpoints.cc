@@ -4,11 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/base/stopwatch.h"
+#include "core/base/time/side_by_side.h"
+#include "core/base/time/stopwatch.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/config/services.h"
 #include "core/terminal/folder_growth.h"
-#include "orchestrator/loop/side_by_side.h"
 
 namespace quartet {
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/run_folder/metrics.h"
+#include "core/run_folder/records/metrics.h"
 #include "orchestrator/loop/ppo.h"
 #include "orchestrator/loop/updates.h"
 #include "proto/common.pb.h"

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/fail_point.h"
-#include "core/run_folder/checkpoint_search.h"
+#include "core/run_folder/checkpoints/checkpoint_search.h"
 #include "orchestrator/loop/ppo.h"
 #include "orchestrator/loop/testing/ppo_test_base.h"
 

@@ -21,7 +21,7 @@
 #include "orchestrator/data/dataset_options.h"
 #include "orchestrator/data/first_example.h"
 #include "orchestrator/data/reward_sources.h"
-#include "orchestrator/loop/step_warnings.h"
+#include "orchestrator/loop/report/step_warnings.h"
 
 namespace quartet {
 namespace {

@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/side_by_side.h"
 #include "core/config/batches/updates.h"
 #include "core/rl/options/policy_losses.h"
 #include "orchestrator/checks/start_check.h"
-#include "orchestrator/loop/policy_loss.h"
-#include "orchestrator/loop/side_by_side.h"
+#include "orchestrator/loop/experience/policy_loss.h"
 
 namespace quartet {
 namespace {

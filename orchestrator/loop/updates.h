@@ -10,8 +10,8 @@
 #include "core/clients/handshake.h"
 #include "core/clients/service_clients.h"
 #include "core/rl/learning_rate.h"
-#include "core/run_folder/metrics.h"
-#include "orchestrator/loop/experience.h"
+#include "core/run_folder/records/metrics.h"
+#include "orchestrator/loop/experience/experience.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {

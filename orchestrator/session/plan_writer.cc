@@ -8,9 +8,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/logging.h"
-#include "core/base/pause.h"
+#include "core/base/time/pause.h"
 #include "core/service/process/child_process.h"
 #include "nlohmann/json.hpp"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/testing/scratch_folder.h"
 #include "gtest/gtest.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
 #include "core/config/help.h"

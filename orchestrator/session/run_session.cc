@@ -15,7 +15,7 @@
 #include "core/config/step_range.h"
 #include "core/config/template_date.h"
 #include "core/model/lora.h"
-#include "core/run_folder/checkpoint_search.h"
+#include "core/run_folder/checkpoints/checkpoint_search.h"
 #include "core/run_folder/phase_file.h"
 #include "core/run_folder/run_inputs.h"
 #include "core/run_folder/run_start.h"

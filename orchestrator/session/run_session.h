@@ -15,7 +15,7 @@
 #include "core/config/origins/origins.h"
 #include "core/config/run_config.h"
 #include "core/data/dataset.h"
-#include "core/run_folder/checkpoint_record.h"
+#include "core/run_folder/checkpoints/checkpoint_record.h"
 #include "core/run_folder/run_folder.h"
 #include "core/run_folder/run_inputs.h"
 #include "core/terminal/terminal_view.h"

@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/base/stopwatch.h"
+#include "core/base/time/stopwatch.h"
 #include "core/clients/weight_sync.h"
 #include "core/config/run_config.h"
 #include "core/config/services.h"

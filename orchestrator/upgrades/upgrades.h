@@ -14,7 +14,7 @@
 #include "core/cancellation/cancellation.h"
 #include "core/clients/handshake.h"
 #include "core/clients/service_clients.h"
-#include "core/run_folder/checkpoint_record.h"
+#include "core/run_folder/checkpoints/checkpoint_record.h"
 #include "core/run_folder/control_folder.h"
 #include "core/run_folder/run_folder.h"
 #include "core/terminal/terminal_view.h"

@@ -11,7 +11,7 @@
 #include "core/base/fail_point.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
-#include "core/base/stopwatch.h"
+#include "core/base/time/stopwatch.h"
 #include "core/errors/exceptions.h"
 #include "core/service/rpc/status_conversion.h"
 #include "core/service/rpc/stream_io.h"

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 #include "core/tokenizer/tokenizer.h"
 #include "proto/rollout.pb.h"
 #include "rollout/calls/blocking_call.h"

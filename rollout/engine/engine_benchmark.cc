@@ -34,7 +34,7 @@
 #include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "core/base/status_macros.h"
-#include "core/base/stopwatch.h"
+#include "core/base/time/stopwatch.h"
 #include "core/comm/store/local_store.h"
 #include "core/kernels/testing/machine_rates.h"
 #include "core/model/model_config.h"

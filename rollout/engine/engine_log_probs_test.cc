@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/comm/process_group.h"
-#include "core/model/vocabulary_head.h"
-#include "core/zero/sharded_model.h"
+#include "core/model/decoder/vocabulary_head.h"
+#include "core/zero/sharded/sharded_model.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "rollout/engine/engine.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
 #include "core/field_rules/field_rules.h"
-#include "core/kernels/cpu/paged_attention_kernel.h"
+#include "core/kernels/cpu/attention/paged_attention_kernel.h"
 #include "core/rank/rank_setup.h"
 
 namespace quartet {

@@ -16,7 +16,7 @@
 #include "core/kernels/cuda/cuda_paged_attention.h"
 #include "core/kernels/row_padding.h"
 #include "core/memory/accounted_tensor.h"
-#include "core/model/vocabulary_head.h"
+#include "core/model/decoder/vocabulary_head.h"
 
 namespace quartet {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/memory/ledger.h"
-#include "core/model/decoder.h"
+#include "core/model/decoder/decoder.h"
 #include "rollout/engine/cache/kv_cache.h"
 #include "rollout/engine/graphs/decode_graphs.h"
 #include "rollout/engine/graphs/graph_recorder.h"

@@ -9,7 +9,7 @@
 #include "core/model/lora_options.h"
 #include "core/rank/rank_context.h"
 #include "core/tokenizer/tokenizer.h"
-#include "core/zero/sharded_model.h"
+#include "core/zero/sharded/sharded_model.h"
 #include "proto/run_config.pb.h"
 #include "rollout/engine/engine_options.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/division.h"
-#include "core/model/decoder.h"
+#include "core/model/decoder/decoder.h"
 
 namespace quartet {
 

@@ -24,9 +24,9 @@
 #include "core/data/json.h"
 #include "core/errors/exceptions.h"
 #include "core/memory/ledger.h"
-#include "core/model/vocabulary_head.h"
+#include "core/model/decoder/vocabulary_head.h"
 #include "core/training/engine/model_folder_check.h"
-#include "core/zero/sharded_model.h"
+#include "core/zero/sharded/sharded_model.h"
 
 namespace quartet {
 namespace {

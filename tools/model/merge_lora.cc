@@ -30,7 +30,7 @@
 #include "core/model/lora.h"
 #include "core/model/scalar_head_check.h"
 #include "core/safetensors/reader.h"
-#include "core/zero/parameter_reader.h"
+#include "core/zero/sharded/parameter_reader.h"
 
 namespace quartet {
 namespace {

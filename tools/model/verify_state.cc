@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/checkpoint/state_folder.h"
 
 int main(int argc, char** argv) {

@@ -5,8 +5,8 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/deadline.h"
 #include "core/http/page_server.h"
 #include "core/metrics/families.h"
 #include "viewer/monitor/run_figures.h"

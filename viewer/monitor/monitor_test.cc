@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/testing/scratch_folder.h"
 #include "core/http/testing/http_client.h"
 #include "gmock/gmock.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status_macros.h"
-#include "core/run_folder/record_fields.h"
+#include "core/run_folder/records/record_fields.h"
 
 namespace quartet {
 namespace {

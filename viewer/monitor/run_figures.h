@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "core/metrics/families.h"
-#include "core/run_folder/file_tail.h"
-#include "core/run_folder/run_events.h"
+#include "core/run_folder/records/file_tail.h"
+#include "core/run_folder/records/run_events.h"
 
 namespace quartet {
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/utf8.h"
-#include "core/run_folder/record_fields.h"
-#include "core/run_folder/sample_texts.h"
+#include "core/run_folder/records/record_fields.h"
+#include "core/run_folder/records/sample_texts.h"
 #include "viewer/page/json_text.h"
 
 namespace quartet {

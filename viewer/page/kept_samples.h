@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/run_folder/records.h"
+#include "core/run_folder/records/records.h"
 #include "nlohmann/json.hpp"
 
 namespace quartet {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "core/base/logging.h"
-#include "core/base/pause.h"
 #include "core/base/status_macros.h"
-#include "core/base/stopwatch.h"
+#include "core/base/time/pause.h"
+#include "core/base/time/stopwatch.h"
 #include "core/errors/exceptions.h"
 #include "viewer/page/run_page.h"
 

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/status_macros.h"
-#include "core/run_folder/record_fields.h"
+#include "core/run_folder/records/record_fields.h"
 #include "nlohmann/json.hpp"
 #include "viewer/page/config_rows.h"
 #include "viewer/page/fill_template.h"

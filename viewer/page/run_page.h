@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/run_folder/file_tail.h"
-#include "core/run_folder/run_events.h"
+#include "core/run_folder/records/file_tail.h"
+#include "core/run_folder/records/run_events.h"
 #include "viewer/page/kept_samples.h"
 #include "viewer/page/step_columns.h"
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/testing/scratch_folder.h"
 #include "nlohmann/json.hpp"
 #include "viewer/page/compare_page.h"

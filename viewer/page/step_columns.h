@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/run_folder/metrics.h"
+#include "core/run_folder/records/metrics.h"
 
 namespace quartet {
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/testing/scratch_folder.h"
 #include "core/clients/testing/fake_services.h"
 #include "core/run_folder/phase_file.h"

@@ -23,10 +23,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/deadline.h"
 #include "core/base/division.h"
-#include "core/base/running_wait.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/deadline.h"
+#include "core/base/time/running_wait.h"
 #include "core/base/trace.h"
 #include "core/comm/transport/shared_staging.h"
 #include "core/comm/transport/transport.h"

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/config/run_config.h"
 
 namespace quartet {

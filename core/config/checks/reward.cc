@@ -18,7 +18,7 @@
 namespace quartet {
 namespace {
 
-// What stands beside sources' names as "reward/<name>" (orchestrator/loop/experience.cc, batch_sampler.cc).
+// What stands beside sources' names as "reward/<name>" (orchestrator/loop/experience/experience.cc, batch_sampler.cc).
 constexpr absl::string_view kMetrics[] = {
     "mean", "std", "shaped_std", "clipped", "groups_without_signal", "failed", "overlong_penalty"};
 

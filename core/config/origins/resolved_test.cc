@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/config/field_paths.h"
 #include "core/config/origins/origins.h"
 #include "core/config/origins/presets.h"

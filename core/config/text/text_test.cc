@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/config/field_paths.h"
 #include "core/config/run_config.h"
 #include "core/config/text/names_elsewhere.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/kernels/cpu/paged_attention_kernel.h"
+#include "core/kernels/cpu/attention/paged_attention_kernel.h"
 #include "core/kernels/cuda/paged_items.h"
 
 namespace quartet {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status_macros.h"
-#include "core/model/packed_attention.h"
+#include "core/model/decoder/packed_attention.h"
 #include "core/safetensors/reader.h"
 
 namespace quartet {

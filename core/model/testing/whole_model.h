@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/model/decoder.h"
+#include "core/model/decoder/decoder.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_layout.h"
 

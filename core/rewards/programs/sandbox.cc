@@ -16,11 +16,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/deadline.h"
-#include "core/base/fd.h"
+#include "core/base/files/fd.h"
 #include "core/base/logging.h"
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/deadline.h"
 #include "core/data/json.h"
 #include "core/rewards/programs/system_call_filter.h"
 #include "core/service/process/piped_process.h"

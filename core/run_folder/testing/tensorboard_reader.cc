@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/run_folder/tensorboard_writer.h"
+#include "core/run_folder/records/tensorboard_writer.h"
 
 namespace quartet {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/run_folder/tensorboard_event.pb.h"
+#include "core/run_folder/records/tensorboard_event.pb.h"
 
 namespace quartet {
 

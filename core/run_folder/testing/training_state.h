@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/run_folder/checkpoint_record.h"
+#include "core/run_folder/checkpoints/checkpoint_record.h"
 
 namespace quartet {
 

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/base/fd.h"
+#include "core/base/files/fd.h"
 
 namespace quartet {
 

@@ -23,7 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "core/base/fd.h"
+#include "core/base/files/fd.h"
 #include "core/base/status_macros.h"
 #include "core/errors/shown.h"
 #include "core/service/process/exec_array.h"

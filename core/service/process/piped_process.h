@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
-#include "core/base/fd.h"
+#include "core/base/files/fd.h"
+#include "core/base/time/deadline.h"
 #include "core/service/process/child_process.h"
 
 namespace quartet {

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "absl/status/status.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 #include "core/metrics/families.h"
 
 namespace quartet {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 #include "core/metrics/families.h"
 #include "core/rank/rank_context.h"
 #include "core/service/ranks/group/rank_group.h"

@@ -19,10 +19,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/deadline.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/base/logging.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/deadline.h"
 #include "core/comm/store/local_store.h"
 #include "core/config/run_config.h"
 #include "core/hardware/cores.h"

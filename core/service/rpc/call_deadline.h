@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 
 namespace quartet {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 #include "core/service/rpc/health.grpc.pb.h"
 
 namespace quartet {

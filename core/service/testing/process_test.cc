@@ -22,7 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "core/base/files.h"
+#include "core/base/files/files.h"
 #include "core/hardware/topology.h"
 #include "core/service/process/child_process.h"
 #include "core/service/process/launcher.h"

@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "core/model/vocabulary_head.h"
+#include "core/model/decoder/vocabulary_head.h"
 #include "core/training/batch/sequence_cost.h"
-#include "core/zero/sharded_model.h"
+#include "core/zero/sharded/sharded_model.h"
 #include "google/protobuf/repeated_field.h"
 #include "proto/experience.pb.h"
 

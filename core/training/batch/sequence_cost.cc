@@ -1,6 +1,6 @@
 #include "core/training/batch/sequence_cost.h"
 
-#include "core/kernels/cpu/sequence_rows.h"
+#include "core/kernels/cpu/attention/sequence_rows.h"
 
 namespace quartet {
 

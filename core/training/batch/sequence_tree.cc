@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/base/division.h"
-#include "core/kernels/cpu/sequence_rows.h"
+#include "core/kernels/cpu/attention/sequence_rows.h"
 #include "core/rl/options/token_arrays.h"
 
 namespace quartet {

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "proto/common.pb.h"
 

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/deadline.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "core/training/batch/batch_split.h"
 #include "core/training/batch/sequence_cost.h"

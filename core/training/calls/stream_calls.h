@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/base/deadline.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/deadline.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "core/service/rpc/batch_limits.h"
 #include "core/service/rpc/replay_guard.h"

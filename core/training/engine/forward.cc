@@ -7,8 +7,8 @@
 
 #include "core/base/status_macros.h"
 #include "core/hardware/meta_device.h"
-#include "core/model/decoder.h"
-#include "core/model/vocabulary_head.h"
+#include "core/model/decoder/decoder.h"
+#include "core/model/decoder/vocabulary_head.h"
 
 namespace quartet {
 namespace {

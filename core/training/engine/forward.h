@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "core/training/batch/packing.h"
 #include "core/training/engine/rank_calls.pb.h"
-#include "core/zero/sharded_model.h"
+#include "core/zero/sharded/sharded_model.h"
 #include "proto/experience.pb.h"
 
 namespace quartet {

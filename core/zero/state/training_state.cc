@@ -17,15 +17,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/fail_point.h"
-#include "core/base/files.h"
-#include "core/base/loading.h"
+#include "core/base/files/files.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/loading.h"
 #include "core/checkpoint/state_folder.h"
 #include "core/checkpoint/state_use.h"
 #include "core/comm/agreement.h"
 #include "core/memory/catch_exceptions.h"
 #include "core/safetensors/reader.h"
-#include "core/zero/flat_layout.h"
+#include "core/zero/sharded/flat_layout.h"
 
 namespace quartet {
 namespace {

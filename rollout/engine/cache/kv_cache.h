@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/kernels/cpu/cpu_paged_attention.h"
-#include "core/kernels/cpu/paged_attention_kernel.h"
+#include "core/kernels/cpu/attention/cpu_paged_attention.h"
+#include "core/kernels/cpu/attention/paged_attention_kernel.h"
 #include "core/kernels/cuda/cuda_paged_attention.h"
 #include "core/kernels/torch_paged_attention.h"
 #include "core/memory/ledger.h"
-#include "core/model/decoder.h"
+#include "core/model/decoder/decoder.h"
 #include "rollout/engine/scheduling/scheduler.h"
 
 namespace quartet {

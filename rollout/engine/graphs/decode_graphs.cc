@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "core/base/loading.h"
 #include "core/base/logging.h"
+#include "core/base/time/loading.h"
 #include "core/kernels/cuda/cuda_paged_attention.h"
 #include "core/kernels/torch_paged_attention.h"
 #include "core/memory/accounted_tensor.h"

@@ -5,7 +5,7 @@
 #include <thread>
 #include <variant>
 
-#include "core/kernels/cpu/paged_attention_kernel.h"
+#include "core/kernels/cpu/attention/paged_attention_kernel.h"
 #include "core/model/initialize.h"
 #include "core/model/model_config.h"
 #include "core/safetensors/reader.h"

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/model/parameter_layout.h"
-#include "core/zero/sharded_model.h"
+#include "core/zero/sharded/sharded_model.h"
 #include "rollout/engine/weights/weight_order.h"
 #include "rollout/engine/weights/weight_staging.h"
 

@@ -7,7 +7,7 @@
 
 #include "core/base/division.h"
 #include "core/hardware/meta_device.h"
-#include "core/kernels/cpu/gemm.h"
+#include "core/kernels/cpu/products/gemm.h"
 #include "core/kernels/linear.h"
 
 namespace quartet {

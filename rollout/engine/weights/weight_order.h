@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "core/model/decoder.h"
-#include "core/zero/sharded_model.h"
+#include "core/model/decoder/decoder.h"
+#include "core/zero/sharded/sharded_model.h"
 
 namespace quartet {
 

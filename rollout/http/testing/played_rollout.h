@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 #include "core/tokenizer/testing/piece_tokenizer.h"
 #include "rollout/calls/dispatcher.h"
 #include "rollout/calls/rollout_backend.h"

@@ -18,7 +18,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/fd.h"
+#include "core/base/files/fd.h"
 #include "core/base/status_macros.h"
 #include "core/network/host_name.h"
 #include "core/network/resolve_host.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "core/base/fd.h"
+#include "core/base/files/fd.h"
 #include "core/network/address.h"
 
 namespace quartet {

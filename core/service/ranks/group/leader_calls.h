@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 #include "core/service/ranks/group/own_rank.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "proto/rank.pb.h"

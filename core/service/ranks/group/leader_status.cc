@@ -1,8 +1,8 @@
 #include "core/service/ranks/group/leader_status.h"
 
 #include "absl/strings/str_cat.h"
-#include "core/base/loading.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/loading.h"
 #include "core/service/rpc/service_version.h"
 
 namespace quartet {

@@ -22,7 +22,7 @@ struct Vocabulary {
 
 class LeaderStatus {
  public:
-  // `still_loading` as for StillLoading (core/base/loading.h): "the scorer is still loading its models".
+  // `still_loading` as for StillLoading (core/base/time/loading.h): "the scorer is still loading its models".
   // `configuration` is what the service was started with (ServiceFields). `group` outlives it.
   LeaderStatus(const RankGroup& group, std::string service, std::string still_loading,
                std::map<std::string, std::string> configuration)

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
+#include "core/base/time/deadline.h"
 #include "core/rank/rank_context.h"
 #include "google/protobuf/message_lite.h"
 
