@@ -75,7 +75,7 @@ TEST(AnAgent, IsRefusedWhatItCannotHave) {
   EXPECT_THAT(RefusalBesideAgent({"data.apply_chat_template=false"}), HasSubstr("data.apply_chat_template: false"));
   EXPECT_THAT(RefusalBesideAgent({"data.tools_key=tools"}), StartsWith("data.tools_key has no effect: "));
   EXPECT_THAT(RefusalBesideAgent({"algorithm.overlong_buffer_len=10"}),
-              HasSubstr("algorithm.overlong_penalty_factor: 1 is not allowed; it must be 0 with agent"));
+              HasSubstr("algorithm.overlong_buffer_len: 10 is not allowed; it must be 0 with agent"));
   EXPECT_EQ(RefusalBesideAgent({"algorithm.overlong_buffer_len=10", "algorithm.overlong_penalty_factor=0"}), "");
   EXPECT_THAT(RefusalBesideAgent({"reward.source.0.rule=length"}),
               HasSubstr("reward.source[0].rule: \"length\" is not allowed"));

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
@@ -16,6 +17,8 @@
 namespace quartet {
 
 using nlohmann::json;
+
+constexpr absl::string_view kRewardKeys[] = {"reward", "score", "token_rewards", "extra_logs", "error", "id"};
 
 json ToJson(const Answer& answer, bool with_tokens) {
   json object = {{"query", answer.query},        {"prompt", answer.prompt}, {"response", answer.response},
@@ -145,6 +148,11 @@ absl::StatusOr<Reward> ReadReward(const json& object, const Answer* of_tokens) {
       QUARTET_ASSIGN_OR_RETURN(reward.extra_logs[name],
                                ReadFinite(value, absl::StrCat("\"extra_logs\": \"", name, "\"")));
     }
+  }
+  for (const auto& [name, value] : object.items()) {
+    if (std::ranges::find(kRewardKeys, name) != std::end(kRewardKeys)) continue;
+    return error(absl::StrCat(" has ", Quoted(name), ", which nobody reads; allowed are ",
+                              absl::StrJoin(kRewardKeys, ", "), ", and figures of its own in extra_logs"));
   }
   return reward;
 }

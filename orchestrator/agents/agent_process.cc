@@ -47,9 +47,10 @@ std::map<std::string, std::string> WithoutProxy() {
 }
 
 // `flags` of the shell. ABORTED where there is no room for it now, INVALID_ARGUMENT where the folder cannot be entered.
-absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const AgentConfig& config, const std::string& flags,
+absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const AgentConfig& config, const std::string& flags, int log,
                                                     const std::map<std::string, std::string>& more = {}) {
   PipedProcessOptions options;
+  options.error_copy_fd = log;
   options.argv = {"/bin/sh", flags, config.command()};
   options.folder = config.command_folder();
   options.environment = WithoutProxy();
@@ -72,7 +73,7 @@ std::string_view LastLine(std::string_view output) {
 
 // Of one that is not kept: it is not started, as it might not wait for a line.
 absl::Status IsCommand(const AgentConfig& config) {
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> shell, Start(config, "-nc"));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> shell, Start(config, "-nc", STDERR_FILENO));
   QUARTET_ASSIGN_OR_RETURN(const PipedProcess::Outcome outcome,
                            shell->Finish("", kMostAnswerBytes, Deadline::In(absl::Minutes(1)), {}));
   if (outcome.exit.ok()) return absl::OkStatus();
@@ -82,7 +83,7 @@ absl::Status IsCommand(const AgentConfig& config) {
 
 absl::Status WaitsForEpisodes(const AgentConfig& config) {
   constexpr absl::Duration kMoment = absl::Milliseconds(300);
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> process, Start(config, "-c"));
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<PipedProcess> process, Start(config, "-c", STDERR_FILENO));
   const absl::StatusOr<std::string> line = process->ReadLine(kMostAnswerBytes, Deadline::In(kMoment), {});
   if (absl::IsDeadlineExceeded(line.status())) {
     process->End(kPatience, /*waits_for_input=*/false);
@@ -123,6 +124,7 @@ std::string EpisodeLine(const PromptRecord& prompt, const EpisodePlace& place, c
   if (!place.set.empty()) episode["set"] = place.set;
   episode["row"] = place.row;
   episode["sample"] = place.sample;
+  episode["place"] = prompt.place;
   const ordered_json line = {{"messages", parsed(prompt.messages, ordered_json::array())},
                              {"label", prompt.label},
                              {"source", prompt.source},
@@ -138,65 +140,83 @@ AgentAnswer ReadAgentAnswer(std::string_view line, const std::string& id, bool m
   if (absl::StripAsciiWhitespace({line.data(), line.size()}).empty()) {
     if (may_be_empty) return {};
     return Failed(EpisodeFailure::kNonsense,
-                  "it has written no answer; without reward.source it must say what the episode is worth, in its last "
-                  "line: {\"reward\": number}");
+                  "it has written no answer; as no reward.source adds to the reward of its row, it must say what the "
+                  "episode is worth, in its last line: {\"reward\": number}");
   }
   const absl::StatusOr<json> said = ParseReply(line, json::value_t::object, "{\"reward\": number}");
   if (!said.ok()) return Failed(EpisodeFailure::kNonsense, std::string(said.status().message()));
   const auto has = [&said](const char* key) { return said->contains(key) && !said->at(key).is_null(); };
   if (has("id") && said->at("id") != id) {
-    return Failed(EpisodeFailure::kNonsense,
-                  absl::StrCat("the reply ", Quoted(line), " is to another episode than ", id));
+    AgentAnswer failed =
+        Failed(EpisodeFailure::kNonsense, absl::StrCat("the reply ", Quoted(line), " is to another episode than ", id));
+    failed.to_another = true;
+    return failed;
   }
   if (has("token_rewards")) {
     return Failed(EpisodeFailure::kNonsense, "there are \"token_rewards\", and an agent gives one number an episode");
   }
   absl::StatusOr<Reward> reward = ReadReward(*said);
-  if (reward.ok()) return {.reward = *std::move(reward)};
+  if (reward.ok()) return {.reward = *std::move(reward), .names_episode = has("id")};
   const auto not_finite = [&](const char* key) { return has(key) && IsNotFinite(said->at(key)); };
   const EpisodeFailure kind = has("error")                                  ? EpisodeFailure::kError
                               : not_finite("reward") || not_finite("score") ? EpisodeFailure::kNotFinite
                                                                             : EpisodeFailure::kNonsense;
-  return Failed(kind, std::string(reward.status().message()));
+  return Failed(kind, absl::StrCat(kind == EpisodeFailure::kError ? "it reports an error: " : "",
+                                   std::string(reward.status().message())));
 }
 
-absl::StatusOr<AgentAnswer> AgentProcess::Play(const std::string& line, const OpenEpisode& open,
+absl::StatusOr<AgentAnswer> AgentProcess::Play(const std::string& line, const OpenEpisode& open, bool may_be_empty,
                                                const std::stop_token& stop) {
+  Settle(stop);
+  if (stop.stop_requested()) return absl::CancelledError("the call has ended");
   const absl::StatusOr<std::string> answer = Ask(line, open, stop);
   const std::string words = process_ == nullptr ? "" : process_->LastErrorLines();
   AgentAnswer said;
+  absl::Status end = answer.status();  // of the run, where it is one of these
+  bool ends = absl::IsCancelled(end) || absl::IsInvalidArgument(end);
   if (answer.ok()) {
-    said = ReadAgentAnswer(*answer, open.key, may_be_empty_);
+    said = ReadAgentAnswer(*answer, open.key, may_be_empty);
+    ends = config_.kept() && said.to_another && !names_all_;
+    if (ends) end = OutOfStep(said.failed->why);
+    names_all_ = names_all_ && (said.names_episode || said.failed.has_value());
+  } else if (absl::IsDataLoss(end) && !names_all_) {
+    ends = true;
+    end = OutOfStep(std::string(end.message()));
   } else {
-    said.failed = FailureOf(answer.status());
+    said.failed = FailureOf(end);
   }
   said.last_words = words;
   // One that says that it has failed is well, and so may be one that was given up; one that is not understood may not
   // be.
-  const bool is_well = !said.failed.has_value() || said.failed->kind == EpisodeFailure::kError ||
-                       (absl::IsCancelled(answer.status()) && process_ != nullptr && process_->owes_reply());
+  const bool is_well = !ends ? !said.failed.has_value() || said.failed->kind == EpisodeFailure::kError
+                             : absl::IsCancelled(end) && process_ != nullptr && process_->owes_reply();
   given_up_ = Deadline::In(kPatience);
   waits_for_line_ = answer.ok();
   if (!config_.kept() || !is_well) End();
-  if (absl::IsCancelled(answer.status())) return answer.status();
-  if (absl::IsInvalidArgument(answer.status())) return WithLastWords(answer.status(), words);
+  if (ends) return WithLastWords(end, words);
   return said;
+}
+
+absl::Status AgentProcess::OutOfStep(std::string_view how) const {
+  return absl::DataLossError(absl::StrCat(std::string(how),
+                                          ". An agent that is kept writes one line an episode, and all else to stderr. "
+                                          "Its answers do not repeat \"id\", so "
+                                          "that earlier ones may have been to other episodes"));
 }
 
 absl::StatusOr<std::string> AgentProcess::Ask(const std::string& line, const OpenEpisode& open,
                                               const std::stop_token& stop) {
-  if (process_ != nullptr && process_->owes_reply()) QUARTET_RETURN_IF_ERROR(AwaitOwed(stop));
   const Deadline deadline = Deadline::In(absl::Seconds(config_.timeout_seconds()));
   if (config_.kept()) {
     if (process_ == nullptr) {
-      QUARTET_ASSIGN_OR_RETURN(process_, Start(config_, "-c"));
+      QUARTET_ASSIGN_OR_RETURN(process_, Start(config_, "-c", log_));
     } else {
       process_->ForgetErrorLines();
     }
     return process_->Ask(line, kMostAnswerBytes, deadline, stop);
   }
   QUARTET_ASSIGN_OR_RETURN(
-      process_, Start(config_, "-c", {{"OPENAI_BASE_URL", open.base_url}, {"OPENAI_API_KEY", open.api_key}}));
+      process_, Start(config_, "-c", log_, {{"OPENAI_BASE_URL", open.base_url}, {"OPENAI_API_KEY", open.api_key}}));
   QUARTET_ASSIGN_OR_RETURN(const PipedProcess::Outcome outcome,
                            process_->Finish(line + "\n", kMostAnswerBytes, deadline, stop));
   const ExitState& exit = outcome.exit;
@@ -204,17 +224,18 @@ absl::StatusOr<std::string> AgentProcess::Ask(const std::string& line, const Ope
   return absl::AbortedError(absl::StrCat("it has ended: ", exit.Describe()));
 }
 
-absl::Status AgentProcess::AwaitOwed(const std::stop_token& stop) {
+void AgentProcess::Settle(const std::stop_token& stop) {
+  if (process_ == nullptr || !process_->owes_reply()) return;
   const Deadline deadline = std::max(given_up_, Deadline::In(kLook));
   const absl::Status owed = process_->ReadLine(kMostAnswerBytes, deadline, stop).status();
-  if (absl::IsCancelled(owed)) return owed;
-  if (!owed.ok()) End();
-  return absl::OkStatus();
+  waits_for_line_ = owed.ok();
+  if (!owed.ok() && !absl::IsCancelled(owed)) End();
 }
 
 void AgentProcess::End() {
   if (process_ != nullptr) process_->End(kPatience, config_.kept() && waits_for_line_);
   process_.reset();
+  names_all_ = true;
 }
 
 FailedTry AgentProcess::FailureOf(const absl::Status& status) const {

@@ -1,6 +1,8 @@
 // One process of the user's agent: what it reads of an episode, what it says of it, and how it can fail.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -44,7 +46,9 @@ struct FailedTry {
 struct AgentAnswer {
   std::optional<Reward> reward;  // none: it has said nothing
   std::optional<FailedTry> failed;
-  std::string last_words;  // what its process has written last to stderr in this episode, if anything
+  std::string last_words;      // what its process has written last to stderr in this episode, if anything
+  bool names_episode = false;  // the reward says to which episode it is
+  bool to_another = false;     // it says that it is to another one, and has failed for that
 };
 
 // Which episode it is, for the agent to log.
@@ -68,8 +72,8 @@ AgentAnswer ReadAgentAnswer(std::string_view line, const std::string& id, bool m
 // writes its line within seconds it plays the next one, too. One thread, which lives as long as this object.
 class AgentProcess {
  public:
-  // `config` is resolved. `may_be_empty`: an agent may say nothing, as others give the reward.
-  AgentProcess(const AgentConfig& config, bool may_be_empty) : config_(config), may_be_empty_(may_be_empty) {}
+  // `config` is resolved. What processes write to stderr goes to the descriptor `log`, which outlives this.
+  explicit AgentProcess(const AgentConfig& config, int log = STDERR_FILENO) : config_(config), log_(log) {}
   ~AgentProcess() { End(); }
   AgentProcess(const AgentProcess&) = delete;
   AgentProcess& operator=(const AgentProcess&) = delete;
@@ -78,20 +82,30 @@ class AgentProcess {
   // is requested; INVALID_ARGUMENT where its folder cannot be entered. After either of these no process is left but one
   // that is kept. One that this host has no room for now (descriptors, processes, memory) has failed as one that has
   // died.
-  absl::StatusOr<AgentAnswer> Play(const std::string& line, const OpenEpisode& open, const std::stop_token& stop);
+  // DATA_LOSS: one that is kept has written a line that nothing was asked for, or that is to another episode, and not
+  // all of its answers said which episode they were to: earlier ones may have been to others. `may_be_empty`: the agent
+  // may say nothing, as others give the reward.
+  absl::StatusOr<AgentAnswer> Play(const std::string& line, const OpenEpisode& open, bool may_be_empty,
+                                   const std::stop_token& stop);
+  // Ends a process that is kept, as its answer to the last episode, which was well-formed, may not be its own.
+  void Distrust() { End(); }
+  // Waits for the line of an episode that was given up, and ends a process that does not write it soon, so that no
+  // episode waits for that. Less, once `stop` is requested.
+  void Settle(const std::stop_token& stop);
 
  private:
   absl::StatusOr<std::string> Ask(const std::string& line, const OpenEpisode& open, const std::stop_token& stop);
-  // Has the process write the line of the episode that was given up, or ends it. CANCELLED once `stop` is requested.
-  absl::Status AwaitOwed(const std::stop_token& stop);
+  // What is wrong with an answer of a process whose answers may be to other episodes.
+  absl::Status OutOfStep(std::string_view how) const;
   // Of process_, if there is one; it has some seconds to clear away what it has.
   void End();
   FailedTry FailureOf(const absl::Status& status) const;
 
   const AgentConfig config_;
-  const bool may_be_empty_;
+  const int log_;
   std::unique_ptr<PipedProcess> process_;  // null: the next episode starts one
   bool waits_for_line_ = false;            // it has answered what it was asked
+  bool names_all_ = true;                  // each answer that it has given has said to which episode
   // Until when one that owes a line may write it.
   Deadline given_up_ = Deadline::Never();
 };

@@ -41,8 +41,8 @@ const OpenEpisode kOpen = {.key = "key1", .base_url = "http://127.0.0.1:1/episod
 
 // Of an agent that says what `command` prints.
 AgentAnswer Played(const std::string& command, bool may_be_empty = false) {
-  AgentProcess process(AgentOf(command), may_be_empty);
-  return process.Play("{}", kOpen, {}).value();
+  AgentProcess process(AgentOf(command));
+  return process.Play("{}", kOpen, may_be_empty, {}).value();
 }
 
 // "died: why" of how a try has failed; "" where it has not.
@@ -114,7 +114,7 @@ TEST(AnAgent, FindsThePolicyInItsEnvironmentAndItsInput) {
   AgentProcess process(AgentOf("{ cat; echo $OPENAI_BASE_URL $OPENAI_API_KEY $no_proxy $NO_PROXY; pwd; } > " + file +
                                "; echo A log line.; echo '{\"reward\": 1}'"),
                        false);
-  const auto answer = process.Play("{\"line\": 1}", kOpen, {});
+  const auto answer = process.Play("{\"line\": 1}", kOpen, false, {});
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(Failure(*answer), "");
   EXPECT_EQ(answer->reward->value, 1);
@@ -125,8 +125,8 @@ TEST(AnAgent, FindsThePolicyInItsEnvironmentAndItsInput) {
 }
 
 TEST(AnAgent, NeedNotReadALongLine) {
-  AgentProcess process(AgentOf("echo '{\"reward\": 1}'"), false);
-  EXPECT_EQ(Failure(process.Play(std::string(8 << 20, 'x'), kOpen, {}).value()), "");
+  AgentProcess process(AgentOf("echo '{\"reward\": 1}'"));
+  EXPECT_EQ(Failure(process.Play(std::string(8 << 20, 'x'), kOpen, false, {}).value()), "");
 }
 
 TEST(AnAgent, FailsWithItsLastWords) {
@@ -146,8 +146,8 @@ TEST(AnAgent, IsKilledWithWhatItHasStartedWhenItsTimeIsUp) {
   const int fd = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
   AgentConfig config = AgentOf("{ echo x; sleep 1000; } > " + pipe + " & wait");
   config.set_timeout_seconds(1);
-  AgentProcess process(config, false);
-  EXPECT_THAT(Failure(process.Play("{}", kOpen, {}).value()),
+  AgentProcess process(config);
+  EXPECT_THAT(Failure(process.Play("{}", kOpen, false, {}).value()),
               StartsWith("timed_out: it has not ended after 1s (agent.timeout_seconds)"));
   fcntl(fd, F_SETFL, 0);
   std::string written(100, ' ');
@@ -161,8 +161,8 @@ TEST(AnAgent, MayClearUpWhenItsTimeIsUp) {
   const std::string file = scratch.path() + "/file";
   AgentConfig config = AgentOf("trap 'echo cleared > " + file + "; exit' TERM; while :; do sleep 0.01; done");
   config.set_timeout_seconds(1);
-  AgentProcess process(config, false);
-  EXPECT_THAT(Failure(process.Play("{}", kOpen, {}).value()), StartsWith("timed_out: "));
+  AgentProcess process(config);
+  EXPECT_THAT(Failure(process.Play("{}", kOpen, false, {}).value()), StartsWith("timed_out: "));
   EXPECT_EQ(ReadFile(file).value(), "cleared\n");
 }
 
@@ -171,8 +171,8 @@ TEST(AnAgent, CannotBeExecuted) {
               AllOf(StartsWith("died: it has ended: exit code 127"), HasSubstr("not found")));
   AgentConfig config = AgentOf("true");
   config.set_command_folder("/no/such/folder");
-  AgentProcess nowhere(config, false);
-  EXPECT_TRUE(absl::IsInvalidArgument(nowhere.Play("{}", kOpen, {}).status()));
+  AgentProcess nowhere(config);
+  EXPECT_TRUE(absl::IsInvalidArgument(nowhere.Play("{}", kOpen, false, {}).status()));
 }
 
 // Descriptors that this process may have.
@@ -191,21 +191,21 @@ class FileLimit {
 
 TEST(AnAgent, ThatHasNoRoomNowIsTriedAgain) {
   for (const bool kept : {false, true}) {
-    AgentProcess process(AgentOf(kept ? "cat" : "echo '{}'", kept), true);
+    AgentProcess process(AgentOf(kept ? "cat" : "echo '{}'", kept));
     {
       const FileLimit none(0);
-      EXPECT_THAT(Failure(process.Play("{\"reward\": 1}", kOpen, {}).value()),
+      EXPECT_THAT(Failure(process.Play("{\"reward\": 1}", kOpen, false, {}).value()),
                   AllOf(StartsWith("died: it could not be started: "), HasSubstr("Too many open files")));
     }
-    EXPECT_TRUE(process.Play("{\"reward\": 1}", kOpen, {}).ok());
+    EXPECT_TRUE(process.Play("{\"reward\": 1}", kOpen, false, {}).ok());
   }
 }
 
 TEST(AnAgent, EndsWhenItsRunDoes) {
   std::stop_source stop;
-  AgentProcess process(AgentOf("sleep 1000"), false);
+  AgentProcess process(AgentOf("sleep 1000"));
   std::jthread stopper([&stop] { stop.request_stop(); });
-  EXPECT_TRUE(absl::IsCancelled(process.Play("{}", kOpen, stop.get_token()).status()));
+  EXPECT_TRUE(absl::IsCancelled(process.Play("{}", kOpen, false, stop.get_token()).status()));
 }
 
 // Answers each line with its process id, but for lines of other words.
@@ -214,6 +214,8 @@ constexpr char kLoop[] = R"(while read -r line; do case $line in
   leave) exit 0;;
   die) echo Bye. >&2; exit 3;;
   twice) echo '{"reward": 1}'; echo '{"reward": 2}'; echo > $FILE;;
+  "named twice") echo '{"reward": 1, "id": "key1"}'; echo '{"reward": 2, "id": "key1"}'; echo > $FILE;;
+  "to another") echo '{"reward": 1, "id": "key2"}';;
   wrong) echo wrong;;
   error) echo '{"error": "it is late"}';;
   complain) echo No clock. >&2; echo '{"error": "it is late"}';;
@@ -224,8 +226,8 @@ esac; done)";
 
 class AKeptAgent : public ::testing::Test {
  protected:
-  AKeptAgent() : process_(AgentOf("FILE=" + file_ + "; " + kLoop, /*kept=*/true), /*may_be_empty=*/true) {}
-  AgentAnswer Play(const std::string& line) { return process_.Play(line, kOpen, {}).value(); }
+  AKeptAgent() : process_(AgentOf("FILE=" + file_ + "; " + kLoop, /*kept=*/true)) {}
+  AgentAnswer Play(const std::string& line) { return process_.Play(line, kOpen, /*may_be_empty=*/true, {}).value(); }
   float Pid() { return Play("pid").reward->extra_logs.at("pid"); }
   void PlayAndGiveUp(const std::string& line) {
     std::stop_source stop;
@@ -233,7 +235,7 @@ class AKeptAgent : public ::testing::Test {
       while (!ReadFile(file_).ok()) absl::SleepFor(absl::Milliseconds(1));
       stop.request_stop();
     });
-    EXPECT_TRUE(absl::IsCancelled(process_.Play(line, kOpen, stop.get_token()).status()));
+    EXPECT_TRUE(absl::IsCancelled(process_.Play(line, kOpen, false, stop.get_token()).status()));
   }
 
   const ScratchFolder scratch_;
@@ -247,7 +249,7 @@ TEST_F(AKeptAgent, PlaysOneEpisodeAfterTheOther) {
   const AgentAnswer empty = Play("empty");
   EXPECT_EQ(Failure(empty), "");
   EXPECT_FALSE(empty.reward.has_value());
-  EXPECT_EQ(Failure(Play("error")), "error: it is late");
+  EXPECT_EQ(Failure(Play("error")), "error: it reports an error: it is late");
   EXPECT_EQ(Pid(), pid) << "which is well";
 }
 
@@ -261,19 +263,30 @@ TEST_F(AKeptAgent, IsStartedAgainWhereItHasFailed) {
 }
 
 TEST_F(AKeptAgent, FailsWithItsWordsOfThisEpisode) {
-  EXPECT_EQ(Failure(Play("complain")), "error: it is late; No clock.");
-  EXPECT_EQ(Failure(Play("error")), "error: it is late");
+  EXPECT_EQ(Failure(Play("complain")), "error: it reports an error: it is late; No clock.");
+  EXPECT_EQ(Failure(Play("error")), "error: it reports an error: it is late");
 }
 
 TEST_F(AKeptAgent, IsToldToGoOn) {
   EXPECT_THAT(Failure(Play("leave")), AllOf(StartsWith("died: it has ended: exit code 0"), HasSubstr("agent.kept")));
 }
 
-TEST_F(AKeptAgent, GivesNoEpisodeTheRewardOfAnother) {
+TEST_F(AKeptAgent, EndsTheRunWhereItMayHaveAnsweredAnotherEpisode) {
   EXPECT_EQ(Play("twice").reward->value, 1);
+  while (!ReadFile(file_).ok()) absl::SleepFor(absl::Milliseconds(1));
+  const absl::Status status = process_.Play("pid", kOpen, false, {}).status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("a line that nothing was asked for"), HasSubstr("one line an episode")));
+  EXPECT_EQ(Failure(Play("pid")), "") << "of a new one";
+}
+
+TEST_F(AKeptAgent, FailsInOneEpisodeWhereItSaysWhichItAnswers) {
+  EXPECT_EQ(Play("named twice").reward->value, 1);
   while (!ReadFile(file_).ok()) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_THAT(Failure(Play("pid")), AllOf(StartsWith("nonsense: "), HasSubstr("one line an episode")));
   EXPECT_EQ(Failure(Play("pid")), "");
+  EXPECT_THAT(process_.Play("to another", kOpen, false, {}).status().message(), HasSubstr("is to another episode"));
 }
 
 TEST_F(AKeptAgent, PlaysOnWhereItAnswersSoonAfterItIsGivenUp) {
@@ -295,8 +308,8 @@ TEST(AKeptAgentOfARun, ReadsThatItsInputHasEnded) {
   const ScratchFolder scratch;
   const std::string file = scratch.path() + "/file";
   {
-    AgentProcess process(AgentOf(absl::StrCat(kLoop, "; echo cleared > ", file), /*kept=*/true), false);
-    EXPECT_EQ(Failure(process.Play("pid", kOpen, {}).value()), "");
+    AgentProcess process(AgentOf(absl::StrCat(kLoop, "; echo cleared > ", file), /*kept=*/true));
+    EXPECT_EQ(Failure(process.Play("pid", kOpen, false, {}).value()), "");
   }
   EXPECT_EQ(ReadFile(file).value(), "cleared\n");
 }
@@ -304,8 +317,9 @@ TEST(AKeptAgentOfARun, ReadsThatItsInputHasEnded) {
 TEST_F(AKeptAgent, IsToldToWriteItsLineAtOnce) {
   AgentConfig config = AgentOf(kLoop, /*kept=*/true);
   config.set_timeout_seconds(0.2);
-  AgentProcess process(config, false);
-  EXPECT_THAT(Failure(process.Play("silent", kOpen, {}).value()), AllOf(StartsWith("timed_out: "), HasSubstr("flush")));
+  AgentProcess process(config);
+  EXPECT_THAT(Failure(process.Play("silent", kOpen, false, {}).value()),
+              AllOf(StartsWith("timed_out: "), HasSubstr("flush")));
 }
 
 TEST(TryingAnAgent, MakesRoomForItsProcesses) {

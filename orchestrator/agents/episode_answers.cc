@@ -1,11 +1,18 @@
 #include "orchestrator/agents/episode_answers.h"
 
+#include <errno.h>
+#include <fcntl.h>
+
 #include <algorithm>
 #include <iterator>
+#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "core/base/files/fd.h"
+#include "core/base/files/files.h"
 #include "core/base/status_macros.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/services.h"
@@ -44,16 +51,24 @@ PromptAnswer AnswerOf(PlayedEpisode episode, const EpisodePlace& place) {
   return answer;
 }
 
+// What is known of requests, from any thread.
+struct Notices {
+  std::mutex mutex;
+  std::vector<std::string> texts;
+};
+
 class EpisodeAnswers final : public AnswerSource {
  public:
-  // `lost` is cancelled where the rollout is gone.
-  EpisodeAnswers(const RunConfig& config, std::unique_ptr<EpisodeServer> server, Cancellation* cancellation,
-                 std::shared_ptr<Cancellation> lost)
+  // `lost` is cancelled where the rollout is gone; the server tells `notices`.
+  EpisodeAnswers(const RunConfig& config, std::unique_ptr<EpisodeServer> server, Fd log, Cancellation* cancellation,
+                 std::shared_ptr<Cancellation> lost, std::shared_ptr<Notices> notices)
       : config_(config),
         server_(std::move(server)),
-        runs_(config, server_.get()),
+        log_(std::move(log)),
+        runs_(config, server_.get(), log_.get()),
         cancellation_(*cancellation),
-        lost_(std::move(lost)) {}
+        lost_(std::move(lost)),
+        notices_(std::move(notices)) {}
 
   absl::StatusOr<std::vector<PromptAnswer>> Draw(const DrawPlace& place, const GenerateHeader& header,
                                                  const std::vector<const PromptRecord*>& prompts, int64_t first,
@@ -61,15 +76,33 @@ class EpisodeAnswers final : public AnswerSource {
   bool comes_in_a_call() const override { return false; }
   bool may_drop() const override { return config_.agent().on_error() == "drop"; }
   void TakeMetrics(Metrics* metrics) override { std::exchange(metrics_, {}).AddTo(metrics); }
+  std::vector<std::string> TakeWarnings() override;
 
  private:
   const RunConfig& config_;
   const std::unique_ptr<EpisodeServer> server_;
+  const Fd log_;
   EpisodeRuns runs_;
   Cancellation& cancellation_;
   const std::shared_ptr<Cancellation> lost_;
+  const std::shared_ptr<Notices> notices_;
   EpisodeMetrics metrics_;
+  std::string retried_;  // why the last try has failed after which an episode was played again
+  int64_t retries_ = 0;  // such episodes since warnings were taken
 };
+
+std::vector<std::string> EpisodeAnswers::TakeWarnings() {
+  std::vector<std::string> warnings;
+  {
+    const std::lock_guard lock(notices_->mutex);
+    warnings.swap(notices_->texts);
+  }
+  if (const int64_t retries = std::exchange(retries_, 0); retries > 0) {
+    warnings.push_back(absl::StrCat(retries, retries == 1 ? " episode was" : " episodes were",
+                                    " played again, as a try had failed: ", std::exchange(retried_, "")));
+  }
+  return warnings;
+}
 
 absl::StatusOr<std::vector<PromptAnswer>> EpisodeAnswers::Draw(const DrawPlace& place, const GenerateHeader& header,
                                                                const std::vector<const PromptRecord*>& prompts,
@@ -96,6 +129,10 @@ absl::StatusOr<std::vector<PromptAnswer>> EpisodeAnswers::Draw(const DrawPlace& 
   };
   const auto take = [&](PlayedEpisode episode) -> absl::StatusOr<bool> {
     metrics_.Add(episode);
+    if (episode.dropped.ok() && !episode.failed.empty()) {
+      ++retries_;
+      retried_ = absl::StrCat(tasks[episode.task].prompt->place, ": ", episode.why_failed);
+    }
     const EpisodeTask& task = tasks[episode.task];
     std::vector<PromptAnswer>& of_prompt = answers[task.place.row];
     of_prompt.push_back(AnswerOf(std::move(episode), task.place));
@@ -134,8 +171,7 @@ absl::StatusOr<std::vector<PromptAnswer>> EpisodeAnswers::Draw(const DrawPlace& 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AnswerSource>> MakeAnswerSource(const RunConfig& config, const Tokenizer* tokenizer,
-                                                               RolloutClient* rollout, Cancellation* cancellation,
-                                                               std::function<void(const std::string&)> notice) {
+                                                               RolloutClient* rollout, Cancellation* cancellation) {
   if (!HasAgent(config)) return std::make_unique<RolloutAnswers>(rollout, tokenizer);
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(config.rollout().pretrain()));
   EpisodeServerOptions options;
@@ -157,9 +193,18 @@ absl::StatusOr<std::unique_ptr<AnswerSource>> MakeAnswerSource(const RunConfig& 
   // Which an engine takes all.
   options.max_calls =
       std::clamp(config.rollout().max_num_seqs(), config.agent().processes(), config.rollout().max_calls());
-  options.notice = std::move(notice);
+  auto notices = std::make_shared<Notices>();
+  options.notice = [notices](const std::string& notice) {
+    const std::lock_guard lock(notices->mutex);
+    notices->texts.push_back(notice);
+  };
+  const std::string log = config.run_dir() + "/logs/agent.log";
+  QUARTET_RETURN_IF_ERROR(MakeDirs(config.run_dir() + "/logs"));
+  Fd log_fd(open(log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
+  if (!log_fd.is_open()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", log));
   QUARTET_ASSIGN_OR_RETURN(std::unique_ptr<EpisodeServer> server, EpisodeServer::Start(std::move(options)));
-  return std::make_unique<EpisodeAnswers>(config, std::move(server), cancellation, std::move(lost));
+  return std::make_unique<EpisodeAnswers>(config, std::move(server), std::move(log_fd), cancellation, std::move(lost),
+                                          std::move(notices));
 }
 
 }  // namespace quartet

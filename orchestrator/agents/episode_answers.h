@@ -1,7 +1,6 @@
 // Answers that an agent has asked for: each is an episode.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,11 +16,10 @@
 namespace quartet {
 
 // Where the answers of a run come from: its agent, if it has one, else the rollout. What it is given outlives it.
-// `notice` is told, from any thread, what a person should know of the agent's requests. A rollout that is gone
-// (UNAVAILABLE) ends a draw at once, agent or not. Errors: the agent's server cannot be started, the rollout's model
-// cannot be read.
+// A rollout that is gone (UNAVAILABLE) ends a draw at once, agent or not. What an agent writes to stderr goes to
+// logs/agent.log of config.run_dir, which is there. Errors: the agent's server cannot be started, the rollout's model
+// cannot be read, the log cannot be written.
 absl::StatusOr<std::unique_ptr<AnswerSource>> MakeAnswerSource(const RunConfig& config, const Tokenizer* tokenizer,
-                                                               RolloutClient* rollout, Cancellation* cancellation,
-                                                               std::function<void(const std::string&)> notice);
+                                                               RolloutClient* rollout, Cancellation* cancellation);
 
 }  // namespace quartet

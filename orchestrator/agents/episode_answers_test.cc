@@ -69,7 +69,7 @@ TEST_F(EpisodeAnswersTest, EndAtOnceWhereTheRolloutIsGone) {
   const std::unique_ptr<Tokenizer> tokenizer = TemplateTokenizer("{% for m in messages %}{{ m.content }}{% endfor %}");
   Cancellation cancellation;
   const Services clients = ConnectServices(config_, &cancellation).value();
-  const auto source = MakeAnswerSource(config_, tokenizer.get(), clients.rollout.get(), &cancellation, {}).value();
+  const auto source = MakeAnswerSource(config_, tokenizer.get(), clients.rollout.get(), &cancellation).value();
   services_.Kill("rollout");
   GenerateHeader header;
   header.mutable_sampling()->set_n_samples(2);

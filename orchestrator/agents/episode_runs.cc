@@ -9,23 +9,20 @@
 #include "core/base/status_macros.h"
 #include "core/base/time/stopwatch.h"
 #include "core/errors/shown.h"
+#include "core/rewards/labels/labels.h"
 
 namespace quartet {
 namespace {
 
 // What an episode is without, though its agent says that all is well.
 std::optional<FailedTry> Missing(const EpisodeRecord& record) {
-  const std::string refused =
-      record.refused == 0
-          ? ""
-          : absl::StrCat("; ", record.refused, " of its requests were refused: ", Quoted(record.refusal));
   if (record.calls == 0) {
     return FailedTry{EpisodeFailure::kNoCall,
-                     absl::StrCat("it has got no answer of the policy, which it reaches at \"base_url\"", refused)};
+                     "it has got no answer of the policy, which it reaches at the \"base_url\" of its line, in each "
+                     "episode another"};
   }
   if (record.sequences.empty()) {
-    return FailedTry{EpisodeFailure::kNoToken,
-                     absl::StrCat("no answer that it got of the policy has a token", refused)};
+    return FailedTry{EpisodeFailure::kNoToken, "no answer that it got of the policy has a token"};
   }
   return std::nullopt;
 }
@@ -90,22 +87,24 @@ struct EpisodeRuns::Batch {
   std::deque<Ended> ended = {};
 };
 
-EpisodeRuns::EpisodeRuns(const RunConfig& config, EpisodeHost* host) : config_(config), host_(host) {
+EpisodeRuns::EpisodeRuns(const RunConfig& config, EpisodeHost* host, int log)
+    : config_(config), host_(host), log_(log) {
   for (int i = 0; i < config_.agent().processes(); ++i) threads_.emplace_back([this] { Work(); });
 }
 
 EpisodeRuns::~EpisodeRuns() {
   const std::lock_guard lock(mutex_);
-  closing_ = true;
+  closing_.request_stop();
   changed_.notify_all();
 }
 
 void EpisodeRuns::Work() {
-  AgentProcess process(config_.agent(), /*may_be_empty=*/!config_.reward().source().empty());
+  AgentProcess process(config_.agent(), log_);
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return closing_ || (batch_ != nullptr && batch_->next < batch_->tasks.size()); });
-    if (closing_) return;
+    changed_.wait(
+        lock, [&] { return closing_.stop_requested() || (batch_ != nullptr && batch_->next < batch_->tasks.size()); });
+    if (closing_.stop_requested()) return;
     Batch& batch = *batch_;
     const size_t number = batch.next++;
     ++batch.running;
@@ -117,6 +116,9 @@ void EpisodeRuns::Work() {
     if (!ended.ok()) batch.next = batch.tasks.size();
     batch.ended.push_back(std::move(ended));
     changed_.notify_all();
+    lock.unlock();
+    process.Settle(closing_.get_token());
+    lock.lock();
   }
 }
 
@@ -157,6 +159,7 @@ EpisodeRuns::Ended EpisodeRuns::PlayTask(AgentProcess& process, const EpisodeTas
     QUARTET_ASSIGN_OR_RETURN(const std::optional<FailedTry> failed, Try(process, task, stop, &episode));
     if (!failed.has_value()) return episode;
     episode.failed.push_back(failed->kind);
+    episode.why_failed = failed->why;
     if (tries < config_.agent().max_tries()) continue;
     const bool is_ours = failed->kind == EpisodeFailure::kPolicy;
     // Of a call that the rollout has given up, too: the run has not been cancelled.
@@ -174,7 +177,8 @@ absl::StatusOr<std::optional<FailedTry>> EpisodeRuns::Try(AgentProcess& process,
                                                           const std::stop_token& stop, PlayedEpisode* episode) const {
   const Stopwatch time;
   const OpenEpisode open = host_->Open(task.seed);
-  absl::StatusOr<AgentAnswer> answer = process.Play(EpisodeLine(*task.prompt, task.place, open), open, stop);
+  absl::StatusOr<AgentAnswer> answer = process.Play(EpisodeLine(*task.prompt, task.place, open), open,
+                                                    AnyAdds(config_.reward(), task.prompt->source), stop);
   episode->record = host_->Close(open.key);
   episode->seconds = time.Seconds();
   if (!answer.ok()) return OfTask(task, answer.status());
@@ -182,8 +186,20 @@ absl::StatusOr<std::optional<FailedTry>> EpisodeRuns::Try(AgentProcess& process,
   const EpisodeRecord& record = episode->record;
   // An agent that says what it likes of an episode that we have spoilt.
   if (!record.policy.ok()) return FailedTry{EpisodeFailure::kPolicy, std::string(record.policy.message())};
-  std::optional<FailedTry> failed = answer->failed.has_value() ? std::move(answer->failed) : Missing(record);
+  std::optional<FailedTry> failed = std::move(answer->failed);
+  if (!failed.has_value()) {
+    failed = Missing(record);
+    // It may have answered another episode, and would do so from now on.
+    if (failed.has_value()) process.Distrust();
+  }
   if (!failed.has_value()) return failed;
+  if (record.refused > 0) {
+    absl::StrAppend(&failed->why, "; ", record.refused, " of its requests were refused: ", Quoted(record.refusal));
+  }
+  if (failed->kind == EpisodeFailure::kDied && config_.agent().kept() && record.calls + record.refused == 0) {
+    absl::StrAppend(&failed->why,
+                    "; one that is kept finds \"base_url\" and \"api_key\" in each line, not in its environment");
+  }
   if (failed->kind == EpisodeFailure::kTimedOut && !record.no_room.empty()) {
     absl::StrAppend(&failed->why, "; it waited for the policy, which had no room: ", record.no_room);
   }

@@ -1,6 +1,8 @@
 // Plays the episodes of a step side by side: the agent's processes on one side, the policy on the other.
 #pragma once
 
+#include <unistd.h>
+
 #include <array>
 #include <condition_variable>
 #include <cstdint>
@@ -39,6 +41,7 @@ struct PlayedEpisode {
   absl::Status dropped;
   double seconds = 0;                  // of the last try
   std::vector<EpisodeFailure> failed;  // tries
+  std::string why_failed;              // the last of them
 };
 
 // Of the episodes of a step.
@@ -60,8 +63,8 @@ class EpisodeMetrics {
 // Has agent.processes threads, each with an AgentProcess, as long as it lives. One thread uses it.
 class EpisodeRuns {
  public:
-  // `config` is resolved and HasAgent. `host` outlives this.
-  EpisodeRuns(const RunConfig& config, EpisodeHost* host);
+  // `config` is resolved and HasAgent. `host`, and the descriptor `log` of AgentProcess, outlive this.
+  EpisodeRuns(const RunConfig& config, EpisodeHost* host, int log = STDERR_FILENO);
   ~EpisodeRuns();
   EpisodeRuns(const EpisodeRuns&) = delete;
   EpisodeRuns& operator=(const EpisodeRuns&) = delete;
@@ -75,8 +78,8 @@ class EpisodeRuns {
   //
   // Errors: FAILED_PRECONDITION: an episode has failed in all its tries, and agent.on_error is "stop"; the record's
   // own, where that was the policy's fault, whatever on_error says; both name row, sample, tries and the reason.
-  // INVALID_ARGUMENT: the agent's folder cannot be entered. CANCELLED once `stop` is requested. No episode is open
-  // afterwards.
+  // INVALID_ARGUMENT: the agent's folder cannot be entered. DATA_LOSS: of AgentProcess::Play. CANCELLED once `stop` is
+  // requested. No episode is open afterwards.
   absl::Status Play(const std::vector<EpisodeTask>& tasks, const Done& done, const std::stop_token& stop = {});
 
  private:
@@ -91,11 +94,12 @@ class EpisodeRuns {
 
   const RunConfig config_;
   EpisodeHost* const host_;
+  const int log_;
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
   Batch* batch_ = nullptr;  // what Play is at
-  bool closing_ = false;
+  std::stop_source closing_;
   std::vector<std::jthread> threads_;
 };
 

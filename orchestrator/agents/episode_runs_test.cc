@@ -234,7 +234,11 @@ TEST_F(EpisodeRunsTest, LeaveTheRewardToOthersWhereThereAreSome) {
   agent().set_max_tries(1);
   agent().set_command(kAsks);
   EXPECT_THAT(Error(Tasks(1)), HasSubstr("it has written no answer"));
-  config_.mutable_reward()->add_source()->set_rule("math");
+  RewardSource& source = *config_.mutable_reward()->add_source();
+  source.set_rule("math");
+  source.set_weight(0);
+  EXPECT_THAT(Error(Tasks(1)), HasSubstr("no reward.source adds to the reward of its row"));
+  source.set_weight(1);
   played_.clear();
   ASSERT_EQ(Play(Tasks(1)), absl::OkStatus());
   EXPECT_FALSE(played_.at(0).reward.has_value());

@@ -65,7 +65,7 @@ class EpisodeServer::Handler final : public HttpHandler {
     const std::optional<Entry> found = server_.Find(key);
     if (!found) return ErrorReply(EpisodeIsClosed());
     if (const absl::Status allowed = CheckKey(head, found->api_key); !allowed.ok()) {
-      HttpReply reply = ErrorReply(allowed);
+      HttpReply reply = found->episode->Refuse(ErrorReply(allowed));
       reply.headers["WWW-Authenticate"] = "Bearer";
       return reply;
     }

@@ -105,7 +105,6 @@ void Begin(benchmark::State& state) {
     DrawnAnswer drawn = {.ids = conversation.Draw()};
     drawn.log_probs.resize(drawn.ids.size());
     drawn.sampled_log_probs.resize(drawn.ids.size());
-    drawn.policy_versions.resize(drawn.ids.size());
     episode.Answered(begin().turn, std::move(drawn), MakeChatMessage("assistant", conversation.NextAnswer()));
   });
   int64_t prompt = 0;
@@ -141,6 +140,9 @@ void Http(benchmark::State& state) {
   QUARTET_CHECK(server.ok()) << server.status().ToString();
   GenerateHeader generation;
   generation.mutable_sampling()->set_max_new_tokens(1 << 10);
+  generation.mutable_sampling()->set_temperature(1);
+  generation.mutable_sampling()->set_top_p(1);
+  generation.mutable_sampling()->set_top_k(-1);
   (*server)->SetGeneration(generation);
   const OpenEpisode open = (*server)->Open(/*seed=*/1);
   HttpClient client(std::atoi(open.base_url.substr(open.base_url.rfind(':') + 1).c_str()));

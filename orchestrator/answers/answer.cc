@@ -78,7 +78,8 @@ absl::Status AddAgentReward(const RewardConfig& reward, const Reward& agent, Sco
   reply->set_reward(static_cast<float>(AddRewards(std::array<double, 2>{reply->reward(), gates * agent.value})));
   reply->set_score(static_cast<float>(AddRewards(std::array<double, 2>{reply->score(), score_gates * score})));
   if (!std::isfinite(reply->reward()) || !std::isfinite(reply->score())) {
-    return absl::OutOfRangeError("the sum of the agent's reward and the sources' is beyond fp32");
+    return absl::OutOfRangeError(absl::StrCat("the agent's reward ", agent.value, " (score ", score,
+                                              ") and that of the sources add up to what is beyond fp32"));
   }
   (*reply->mutable_parts())[kAgentSource] = agent.value;
   if (agent.score.has_value()) (*reply->mutable_scores())[kAgentSource] = *agent.score;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,6 +43,8 @@ class AnswerSource {
 
   // What there is to say of the answers since this was last called.
   virtual void TakeMetrics(Metrics*) {}
+  // Likewise what a person should know of them.
+  virtual std::vector<std::string> TakeWarnings() { return {}; }
 };
 
 }  // namespace quartet

@@ -24,6 +24,7 @@
 #include "orchestrator/data/first_example.h"
 #include "orchestrator/data/reward_sources.h"
 #include "orchestrator/evaluation/evaluation_scores.h"
+#include "orchestrator/session/warning.h"
 
 namespace quartet {
 namespace {
@@ -175,6 +176,7 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
         if (agent->score.has_value()) answer.right = answer.right.value_or(true) && *agent->score >= 1;
       }
       answer.reward = scores[i].reward();
+      answer.parts = {scores[i].parts().begin(), scores[i].parts().end()};
     }
     answer.truncated = answers[i].truncated;
     answer.tokens = answers[i].action_tokens();
@@ -213,8 +215,8 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
 std::string DescribeEvaluation(const EvaluationResult& result) {
   std::string text = absl::StrCat(result.set, ": ");
   const auto& values = result.values.values();
-  if (std::none_of(values.begin(), values.end(), [](const auto& v) { return absl::StrContains(v.first, "@"); })) {
-    absl::StrAppend(&text, "no pass@k (no reward compares with labels, and none gives a score), ");
+  if (std::none_of(values.begin(), values.end(), [](const auto& v) { return absl::StartsWith(v.first, "pass@"); })) {
+    absl::StrAppend(&text, "no pass@k (of some answers no reward compares with the label, and none gives a score), ");
   }
   for (const auto& [name, value] : result.values.values()) {
     if (absl::StrContains(name, "/")) continue;  // of a source
@@ -228,9 +230,9 @@ std::string DescribeEvaluation(const EvaluationResult& result) {
   return text;
 }
 
-// JSON, a line a prompt: {"prompt", "label", "source", "answers": [{"response", "reward", "right", "truncated",
-// "tokens"}]}; with "error" in place of reward and right where an answer could not be scored, without "right" where no
-// source tells.
+// JSON, a line a prompt: {"prompt", "label", "source", "answers": [{"response", "reward", "parts", "right",
+// "truncated", "tokens"}]}, of an episode also "messages"; with "error" in place of reward, parts and right where an
+// answer could not be scored, without "right" where no source tells.
 std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result) {
   using Json = nlohmann::ordered_json;
   std::vector<Json> prompts(set.prompts.size());
@@ -246,6 +248,7 @@ std::string AnswerLines(const EvaluationSet& set, const EvaluationResult& result
     if (!answer.conversation.empty()) written["messages"] = Json::parse(answer.conversation);
     if (answer.error.empty()) {
       written["reward"] = ShortestOfFp32(answer.reward);
+      for (const auto& [name, value] : answer.parts) written["parts"][name] = ShortestOfFp32(value);
       if (answer.right.has_value()) written["right"] = *answer.right;
     } else {
       written["error"] = answer.error;
@@ -291,6 +294,9 @@ absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& conf
     QUARTET_ASSIGN_OR_RETURN(results.emplace_back(),
                              Evaluate(config, set, model.step, policy_version, tokenizer, answers, scorer,
                                       [&view](int64_t done) { view.Progress(done); }));
+    for (const std::string& warning : answers.TakeWarnings()) {
+      QUARTET_RETURN_IF_ERROR(ShowWarning(view, folder, model.step, "orchestrator", warning));
+    }
     view.Print(absl::StrCat(what, ": ", DescribeEvaluation(results.back())));
     QUARTET_RETURN_IF_ERROR(folder.WriteEvaluation({.step = model.step,
                                                     .model = model.name,
@@ -385,8 +391,7 @@ absl::Status EvaluateModel(RunSession session) {
   QUARTET_RETURN_IF_ERROR(folder.BeginAfter(0));
   QUARTET_ASSIGN_OR_RETURN(
       const std::unique_ptr<AnswerSource> answers,
-      MakeAnswerSource(config, &session.tokenizer(), services.rollout.get(), &session.cancellation(),
-                       [&view](const std::string& notice) { view.Print("agent: " + notice); }));
+      MakeAnswerSource(config, &session.tokenizer(), services.rollout.get(), &session.cancellation()));
   const absl::StatusOr<std::vector<EvaluationResult>> results =
       EvaluateSets(config, sets, EvaluatedModelIn(config.rollout().pretrain()), policy_version, session.tokenizer(),
                    *answers, *services.scorer, folder, view);

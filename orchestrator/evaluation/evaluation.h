@@ -44,7 +44,8 @@ struct EvaluatedAnswer {
   std::string conversation;  // PromptAnswer
   std::string error;         // why it could not be scored; "": it was
   double reward = 0;
-  std::optional<bool> right;  // nothing: no source tells
+  std::map<std::string, float> parts;  // what each source, and an agent, says
+  std::optional<bool> right;           // nothing: no source tells
   bool truncated = false;
   int64_t tokens = 0;
 };

@@ -107,8 +107,7 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
   // 3. The loop.
   QUARTET_ASSIGN_OR_RETURN(
       const std::unique_ptr<AnswerSource> answers,
-      MakeAnswerSource(config, &session.tokenizer(), services.rollout.get(), &session.cancellation(),
-                       [&view](const std::string& notice) { view.Print("agent: " + notice); }));
+      MakeAnswerSource(config, &session.tokenizer(), services.rollout.get(), &session.cancellation()));
   PpoResult result;
   absl::StatusOr<PpoSummary> summary = RunPpo(
       {.config = config,

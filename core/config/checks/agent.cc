@@ -43,7 +43,7 @@ absl::Status CheckAgent(const RunConfig& c) {
   }
   const AlgorithmConfig& a = c.algorithm();
   if (a.overlong_buffer_len() > 0 && a.overlong_penalty_factor() > 0) {
-    return Bad("algorithm.overlong_penalty_factor", absl::StrCat(a.overlong_penalty_factor()),
+    return Bad("algorithm.overlong_buffer_len", absl::StrCat(a.overlong_buffer_len()),
                "it must be 0 with agent: an episode has several answers, each of which may have "
                "rollout.generate_max_len tokens; let the agent's reward depend on what it asked for");
   }

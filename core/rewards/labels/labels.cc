@@ -20,6 +20,12 @@ bool GivesTokenRewards(const RewardConfig& config) {
   return std::ranges::any_of(config.source(), [](const RewardSource& source) { return source.token_rewards(); });
 }
 
+bool AnyAdds(const RewardConfig& config, const std::string& prompt_source) {
+  return std::ranges::any_of(config.source(), [&](const RewardSource& source) {
+    return !source.gate() && source.weight() != 0 && IsFor(source, prompt_source);
+  });
+}
+
 absl::Status CheckAnyAdds(const RunConfig& config, const std::string& prompt_source) {
   const auto adds = [&](const RewardSource& source) { return !source.gate() && IsFor(source, prompt_source); };
   const auto& sources = config.reward().source();

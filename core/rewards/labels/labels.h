@@ -22,6 +22,9 @@ bool IsFor(const RewardSource& source, const std::string& prompt_source);
 // Whether any source is told answers' tokens, and may give each a reward (reward.source.token_rewards).
 bool GivesTokenRewards(const RewardConfig& config);
 
+// Whether any source adds to the rewards of answers to prompts from `prompt_source`: neither a gate nor of weight 0.
+bool AnyAdds(const RewardConfig& config, const std::string& prompt_source);
+
 // INVALID_ARGUMENT: none of the sources that add to a reward, as gates do not, is for prompts from `prompt_source`,
 // whose answers would all be worth 0. OK where an agent says what they are worth.
 absl::Status CheckAnyAdds(const RunConfig& config, const std::string& prompt_source);

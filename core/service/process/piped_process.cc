@@ -252,7 +252,7 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
                             options.folder.empty() ? "" : absl::StrCat(" in the folder ", options.folder)));
   }
   return std::unique_ptr<PipedProcess>(
-      new PipedProcess(pid, std::move(our_input), std::move(our_output), std::move(our_error)));
+      new PipedProcess(pid, std::move(our_input), std::move(our_output), std::move(our_error), options.error_copy_fd));
 }
 
 PipedProcess::~PipedProcess() {
@@ -275,7 +275,7 @@ void PipedProcess::ReadErrors() {
       error_.Reset();
       return;
     }
-    (void)!write(STDERR_FILENO, buffer.data(), got);
+    (void)!write(error_copy_fd_, buffer.data(), got);
     said_.append(buffer.data(), got);
     if (said_.size() > 2 * kKeptBytes) said_.erase(0, said_.size() - kKeptBytes);
   }
@@ -327,7 +327,8 @@ absl::StatusOr<bool> PipedProcess::ReadSome(std::string* to, size_t max_bytes) {
   }
   to->append(buffer.data(), got);
   if (to->size() > max_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("it has written more than ", max_bytes, " bytes"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("it has written more than ", max_bytes, " bytes to its standard output"));
   }
   return true;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <map>
@@ -38,9 +39,10 @@ struct PipedProcessOptions {
   std::vector<int> kept_fds;
   // What it reads on its standard input is this descriptor; -1: what Write sends.
   int input_fd = -1;
-  // What it writes to its standard error goes on to this process's, and its end is kept; or is thrown away. It is read
-  // while the program is waited for: one that writes much beside that waits.
+  // What it writes to its standard error goes on to the descriptor `error_copy_fd`, which outlives it, and its end is
+  // kept; or is thrown away. It is read while the program is waited for: one that writes much beside that waits.
   enum class Error { kKept, kThrownAway } error = Error::kKept;
+  int error_copy_fd = STDERR_FILENO;
   bool no_environment = false;  // else this process's
   // Variables that it has beside these, or in the place of those of their names.
   std::map<std::string, std::string> environment;
@@ -100,8 +102,12 @@ class PipedProcess {
                                  const std::stop_token& stop);
 
  private:
-  PipedProcess(pid_t pid, Fd input, Fd output, Fd error)
-      : pid_(pid), input_(std::move(input)), output_(std::move(output)), error_(std::move(error)) {}
+  PipedProcess(pid_t pid, Fd input, Fd output, Fd error, int error_copy_fd)
+      : pid_(pid),
+        input_(std::move(input)),
+        output_(std::move(output)),
+        error_(std::move(error)),
+        error_copy_fd_(error_copy_fd) {}
   absl::StatusOr<std::string> Exchange(std::string_view unsent, size_t max_bytes, const Deadline& deadline,
                                        const std::stop_token& stop);
   // Waits until the program can be read from or, with `writing`, written to; or, with neither, until it has ended.
@@ -119,7 +125,8 @@ class PipedProcess {
   const pid_t pid_;
   Fd input_;  // or none
   Fd output_;
-  Fd error_;          // or none
+  Fd error_;  // or none
+  const int error_copy_fd_;
   std::string said_;  // the end of what came from it
   std::string read_;  // and not used yet
   bool owes_reply_ = false;

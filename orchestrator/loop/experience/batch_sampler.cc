@@ -228,6 +228,9 @@ absl::StatusOr<std::vector<Experience>> BatchSampler::Draw(int64_t step, uint64_
     }
   } while (filter != GroupFilter::kNone && kept.size() < wanted);
 
+  for (const std::string& warning : answers_.TakeWarnings()) {
+    QUARTET_RETURN_IF_ERROR(progress_.warn(absl::StrCat("step ", step + 1, ": ", warning)));
+  }
   answers_.TakeMetrics(metrics);
   metrics->Set("time/generate", generate_seconds_);
   metrics->Set("time/score", score_seconds_);

@@ -46,8 +46,8 @@ std::vector<std::string> ConfigurationWarnings(const RunConfig& config) {
                                     ", which one prompt and one answer of the longest fill (data.prompt_max_len + "
                                     "rollout.generate_max_len): an episode of up to ",
                                     config.agent().max_turns(),
-                                    " turns (agent.max_turns) may have no room for a "
-                                    "second, whose request is refused; raise actor.max_len"));
+                                    " turns (agent.max_turns) may have no room for a second answer, "
+                                    "or for the whole of it; raise actor.max_len"));
   }
   return warnings;
 }
