@@ -489,8 +489,12 @@ TEST(Plan, NeedsRoomForOnePhaseAtATimeWhereTheRolloutSleeps) {
   for (const ServicePlan& service : sleeps.services) {
     const bool is_rollout = service.service == "rollout", is_scorer = service.service == "scorer";
     const int64_t bytes = service.device_bytes(), asleep = is_scorer ? bytes : service.asleep_device_bytes();
-    if (!is_scorer) EXPECT_LT(asleep, bytes) << service.service;
-    if (is_rollout) EXPECT_EQ(asleep, 0) << "neither cache nor weights";
+    if (!is_scorer) {
+      EXPECT_LT(asleep, bytes) << service.service;
+    }
+    if (is_rollout) {
+      EXPECT_EQ(asleep, 0) << "neither cache nor weights";
+    }
     all += bytes;
     generating += is_rollout ? bytes : asleep;
     training += is_rollout ? asleep : bytes;

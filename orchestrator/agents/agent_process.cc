@@ -124,11 +124,11 @@ std::string EpisodeLine(const PromptRecord& prompt, const EpisodePlace& place, c
   if (!place.set.empty()) episode["set"] = place.set;
   episode["row"] = place.row;
   episode["sample"] = place.sample;
-  episode["place"] = prompt.place;
   const ordered_json line = {{"messages", parsed(prompt.messages, ordered_json::array())},
                              {"label", prompt.label},
                              {"source", prompt.source},
                              {"row", parsed(prompt.row, ordered_json::object())},
+                             {"place", prompt.place},
                              {"base_url", open.base_url},
                              {"api_key", open.api_key},
                              {"episode", std::move(episode)},

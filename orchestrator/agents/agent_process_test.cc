@@ -57,6 +57,7 @@ TEST(AnEpisodesLine, HasTheRowAndWhereThePolicyIs) {
   prompt.messages = R"([{"role":"user","content":"Two\nlines"}])";
   prompt.label = "4";
   prompt.source = "sums";
+  prompt.place = "data.prompt_data: a.jsonl line 4";
   prompt.row = R"({"id": 12345678901234567890123, "tests": [1, 2]})";
   const std::string line = EpisodeLine(prompt, {.step = 7, .row = 3, .sample = 1}, kOpen);
   EXPECT_THAT(line, Not(HasSubstr("\n")));
@@ -67,6 +68,7 @@ TEST(AnEpisodesLine, HasTheRowAndWhereThePolicyIs) {
                         {"label", "4"},
                         {"source", "sums"},
                         {"row", {{"tests", {1, 2}}}},
+                        {"place", "data.prompt_data: a.jsonl line 4"},
                         {"base_url", "http://127.0.0.1:1/episodes/key1/v1"},
                         {"api_key", "secret"},
                         {"episode", {{"step", 7}, {"row", 3}, {"sample", 1}}},
@@ -97,7 +99,7 @@ TEST(AnAgentsAnswer, IsRefusedWhereItIsNone) {
   EXPECT_THAT(failure("{\"reward\": -Infinity}"), StartsWith("not_finite: "));
   EXPECT_THAT(failure("{\"reward\": 1e39}"), StartsWith("not_finite: "));
   EXPECT_THAT(failure("{\"reward\": 1, \"score\": NaN}"), StartsWith("not_finite: "));
-  EXPECT_EQ(failure("{\"error\": \"the browser is gone\"}"), "error: the browser is gone");
+  EXPECT_EQ(failure("{\"error\": \"the browser is gone\"}"), "error: it reports an error: the browser is gone");
   EXPECT_THAT(failure(" "), AllOf(StartsWith("nonsense: "), HasSubstr("no answer")));
 }
 

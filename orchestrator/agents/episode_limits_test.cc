@@ -288,7 +288,8 @@ TEST_F(EpisodeLimitsTest, AnswersWhoHasItsKeyWhileItIsOpen) {
   EXPECT_EQ(Chat(wrong, Question("hi")).status, 404);
   EXPECT_EQ(HttpAsk(PortOf(episode), "GET", "/v1/models", "", KeyOf(episode)).status, 404);
   const EpisodeRecord record = server_->Close(episode.key);
-  EXPECT_EQ(record.calls + record.refused, 0);
+  EXPECT_EQ(record.calls, 0);
+  EXPECT_EQ(record.refused, 1) << "with a wrong key";
   EXPECT_THAT(record.sequences, IsEmpty());
   const HttpAnswer closed = Chat(episode, Question("hi"));
   EXPECT_EQ(closed.status, 404);

@@ -216,7 +216,8 @@ std::string DescribeEvaluation(const EvaluationResult& result) {
   std::string text = absl::StrCat(result.set, ": ");
   const auto& values = result.values.values();
   if (std::none_of(values.begin(), values.end(), [](const auto& v) { return absl::StartsWith(v.first, "pass@"); })) {
-    absl::StrAppend(&text, "no pass@k (of some answers no reward compares with the label, and none gives a score), ");
+    absl::StrAppend(&text,
+                    "no pass@k (no reward compares with labels, and none gives a score, or not of all answers), ");
   }
   for (const auto& [name, value] : result.values.values()) {
     if (absl::StrContains(name, "/")) continue;  // of a source
