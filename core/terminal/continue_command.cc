@@ -1,6 +1,6 @@
 #include "core/terminal/continue_command.h"
 
-#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -25,11 +25,23 @@ std::string RunCommand(const std::string& label, const std::string& program) {
 
 std::string ContinueCommand(int argc, const char* const* argv, const std::string& label, const std::string& run_dir) {
   std::vector<std::string> words(argv + 1, argv + argc);
-  for (const std::string& field : {"run_dir=" + run_dir, std::string("train.load_checkpoint=true")}) {
-    const bool is_there = std::any_of(words.begin(), words.end(), [&field](const std::string& word) {
-      return word == field || word == "--set=" + field;
-    });
-    if (!is_there) words.push_back("--set=" + field);
+  const std::pair<std::string, std::string> fields[] = {{"run_dir=", run_dir}, {"train.load_checkpoint=", "true"}};
+  for (const auto& [field, value] : fields) {
+    bool is_there = false;
+    for (size_t i = 0; i < words.size();) {
+      const bool apart = i > 0 && words[i - 1] == "--set" && absl::StartsWith(words[i], field);
+      const bool here = apart || absl::StartsWith(words[i], "--set=" + field);
+      const bool same = here && absl::EndsWith(words[i], field + value);
+      is_there |= same;
+      // A folder by another name, or what a run that went on is not to do.
+      if (here && !same) {
+        i -= apart;
+        words.erase(words.begin() + i, words.begin() + i + 1 + apart);
+      } else {
+        ++i;
+      }
+    }
+    if (!is_there) words.push_back(absl::StrCat("--set=", field, value));
   }
   return absl::StrCat(
       RunCommand(label, argv[0]), " ",

@@ -31,6 +31,11 @@ TEST_F(ContinueCommandTest, OfARunThatWasContinuedIsTheSame) {
             "bin/orchestrator --set=run_dir=/runs/first --set train.load_checkpoint=true");
 }
 
+TEST_F(ContinueCommandTest, NamesTheFolderOnce) {
+  EXPECT_EQ(Of({"--set", "run_dir=first", "--launch", "--set=run_dir=../first", "--set=train.load_checkpoint=false"}),
+            "bin/orchestrator --launch --set=run_dir=/runs/first --set=train.load_checkpoint=true");
+}
+
 TEST_F(ContinueCommandTest, QuotesWhatAShellWouldRead) {
   EXPECT_EQ(Of({"--set=data.input_template={}it's $HOME"}),
             "bin/orchestrator '--set=data.input_template={}it'\\''s $HOME' --set=run_dir=/runs/first "

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/service/process/piped_process.h"
 
 namespace quartet {
 
@@ -31,6 +32,7 @@ void InterruptWatch::Watch(Cancellation* cancellation, const std::stop_token& st
     if (number != 0) exit_code_ = 128 + number;
     if (cancelled) {
       std::fprintf(stderr, "\nended at once by a second signal, %s\n", reason->c_str());
+      PipedProcess::KillAll();
       _exit(exit_code_);
     }
     const absl::Status stopped = absl::CancelledError(absl::StrCat("stopped by ", *reason));

@@ -38,7 +38,7 @@ def play(episode):
             break
         messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": f"= {result}"}]
     reward = float(answer.strip() == episode["label"])
-    return {"reward": reward, "score": reward, "extra_logs": {"calculations": calls}}
+    return {"id": episode["id"], "reward": reward, "score": reward, "extra_logs": {"calculations": calls}}
 
 
 for line in sys.stdin:

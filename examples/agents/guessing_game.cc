@@ -72,6 +72,10 @@ json Play(const json& episode) {
 
 int main() {
   curl_global_init(CURL_GLOBAL_DEFAULT);
-  for (std::string line; std::getline(std::cin, line);)
-    std::cout << Play(json::parse(line)).dump() << '\n' << std::flush;
+  for (std::string line; std::getline(std::cin, line);) {
+    const json episode = json::parse(line);
+    json answer = Play(episode);
+    answer["id"] = episode.at("id");
+    std::cout << answer.dump() << '\n' << std::flush;
+  }
 }

@@ -52,9 +52,10 @@ logging.getLogger("verifiers").addHandler(ScoringErrors())
 client = AsyncOpenAI(base_url="http://none", api_key="none")  # its connections serve all episodes
 with asyncio.Runner() as runner:  # one event loop, to which belongs what an environment keeps open
     for line in sys.stdin:
+        episode = json.loads(line)
         try:
-            answer = runner.run(play(environment, client, json.loads(line)))
+            answer = runner.run(play(environment, client, episode))
         except Exception as error:
             traceback.print_exc()
             answer = {"error": repr(error)}
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps({"id": episode["id"], **answer}), file=answers, flush=True)

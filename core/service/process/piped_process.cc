@@ -17,6 +17,8 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <mutex>
+#include <set>
 #include <sstream>
 
 #include "absl/strings/numbers.h"
@@ -92,6 +94,16 @@ bool Runs(pid_t group) {
     if (fields >> state >> parent >> of_group && of_group == group && state != 'Z' && state != 'X') return true;
   }
   return false;
+}
+
+// Those of all that there are.
+struct Groups {
+  std::mutex mutex;
+  std::set<pid_t> groups;
+};
+Groups& All() {
+  static auto* const all = new Groups;
+  return *all;
 }
 
 absl::Status Unasked() { return absl::DataLossError("it has written a line that nothing was asked for"); }
@@ -251,6 +263,10 @@ absl::StatusOr<std::unique_ptr<PipedProcess>> PipedProcess::Start(const PipedPro
         error, absl::StrCat("cannot start ", options.argv[0],
                             options.folder.empty() ? "" : absl::StrCat(" in the folder ", options.folder)));
   }
+  {
+    const std::lock_guard lock(All().mutex);
+    All().groups.insert(pid);
+  }
   return std::unique_ptr<PipedProcess>(
       new PipedProcess(pid, std::move(our_input), std::move(our_output), std::move(our_error), options.error_copy_fd));
 }
@@ -262,6 +278,13 @@ PipedProcess::~PipedProcess() {
     while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
+  const std::lock_guard lock(All().mutex);
+  All().groups.erase(pid_);
+}
+
+void PipedProcess::KillAll() {
+  const std::lock_guard lock(All().mutex);
+  for (const pid_t group : All().groups) kill(-group, SIGKILL);
 }
 
 void PipedProcess::ReadErrors() {

@@ -64,6 +64,8 @@ class PipedProcess {
   // another error where it cannot be executed, naming it.
   static absl::StatusOr<std::unique_ptr<PipedProcess>> Start(const PipedProcessOptions& options);
   ~PipedProcess();
+  // Kills every one that there is, with its group: for a process that ends without destroying what it has.
+  static void KillAll();
   PipedProcess(const PipedProcess&) = delete;
   PipedProcess& operator=(const PipedProcess&) = delete;
 

@@ -59,6 +59,13 @@ TEST(PipedProcess, ClearsUpBeforeItEnds) {
   EXPECT_EQ(LeftBy(on_term + "yes ready & wait", false), "cleared\n") << "nobody else reads it";
 }
 
+TEST(PipedProcess, IsKilledWithAllOthers) {
+  const auto process = Piped("trap '' TERM; echo ready; sleep 1000");
+  EXPECT_EQ(*process->ReadLine(kMostBytes, Soon(), {}), "ready");
+  PipedProcess::KillAll();
+  EXPECT_THAT(std::string(process->ReadLine(kMostBytes, Soon(), {}).status().message()), HasSubstr("SIGKILL"));
+}
+
 TEST(PipedProcess, IsKilledWhereItDoesNotEndWhenAsked) {
   const auto process = Piped("trap '' TERM; echo ready; while :; do sleep 0.01; done");
   EXPECT_EQ(*process->ReadLine(kMostBytes, Soon(), {}), "ready");
