@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares the gradient of //core/zero:training_comparison with those of transformers, parameter by parameter.
+"""Compares the gradient of //tools/compare:training_comparison with those of transformers, parameter by parameter.
 
-    bazel build //core/zero:training_comparison
+    bazel build //tools/compare:training_comparison
     python tools/compare/gradients.py --model DIR --blocks FILE [--device cuda] [--threads 2] [--binary PATH]
 
 Of one micro-batch: the first 4 sequences of 256 int32 token ids in FILE. All gradients are held against transformers' in
@@ -61,7 +61,7 @@ def main():
     parser.add_argument("--blocks", required=True)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of both")
     parser.add_argument("--threads", type=int, default=2, help="of torch")
-    parser.add_argument("--binary", default="bazel-bin/core/zero/training_comparison")
+    parser.add_argument("--binary", default="bazel-bin/tools/compare/training_comparison")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 

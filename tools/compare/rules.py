@@ -2,7 +2,7 @@
 r"""Compares the rules number, math and choice (docs/rewards.md) with independent implementations, on answers to GSM8K.
 
     pip install "math-verify[antlr4_13_2]"     (0.9.0)
-    ./bazelw build //core/rewards/rules:apply
+    ./bazelw build //tools/compare:apply_rules
     python tools/compare/rules.py --data GSM8K [--rules PROGRAM] [--seed 0] [--answers 2400]
 
 GSM8K is a folder with the data set's train.jsonl. Its solutions get endings of many kinds, with the right answer or a
@@ -167,7 +167,7 @@ PEERS = [("number", "gsm8k strict", gsm8k(r"#### (\-?[0-9\.\,]+)", 0)),
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rules", default="bazel-bin/core/rewards/rules/apply")
+    parser.add_argument("--rules", default="bazel-bin/tools/compare/apply_rules")
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--reader", type=pathlib.Path, default="core/rewards/math/testdata/reader.jsonl")
     parser.add_argument("--seed", type=int, default=0)

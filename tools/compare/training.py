@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares the optimizer steps of //core/zero:training_comparison with those of transformers and torch.optim.AdamW.
+"""Compares the optimizer steps of //tools/compare:training_comparison with those of transformers and torch.optim.AdamW.
 
-    bazel build -c opt //core/zero:training_comparison
+    bazel build -c opt //tools/compare:training_comparison
     python tools/compare/training.py --model DIR --blocks FILE [--dtype fp32|bf16] [--variant model ...] [--steps 5]
         [--micro_batches 4] [--learning_rate 2e-5] [--tolerance 1e-5] [--threads 2] [--binary PATH] [--report FILE]
         [--keep_padding_idx] [-- --zero_stage=3 ...]
@@ -157,7 +157,7 @@ def main():
     parser.add_argument("--learning_rate", type=float, default=2e-5)
     parser.add_argument("--tolerance", type=float, default=1e-5)
     parser.add_argument("--threads", type=int, default=2, help="of torch")
-    parser.add_argument("--binary", default="bazel-bin/core/zero/training_comparison")
+    parser.add_argument("--binary", default="bazel-bin/tools/compare/training_comparison")
     parser.add_argument("--report")
     parser.add_argument("--keep_padding_idx", action="store_true")
     parser.add_argument("extra", nargs="*")
