@@ -21,7 +21,7 @@
 #include "core/model/testing/whole_model.h"
 #include "core/rl/options/token_arrays.h"
 #include "core/safetensors/reader.h"
-#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/sequence_calls.h"
 #include "core/training/engine/update_call.h"
 #include "core/training/testing/golden_batch.h"
 #include "core/training/testing/whole_gradient.h"

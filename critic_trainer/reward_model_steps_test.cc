@@ -7,7 +7,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/sequence_calls.h"
 #include "core/training/engine/update_call.h"
 #include "core/training/testing/golden_batch.h"
 #include "critic_trainer/critic_engine.h"

@@ -20,7 +20,7 @@
 #include "core/rank/rank_info.h"
 #include "core/rank/rank_setup.h"
 #include "core/rl/options/token_arrays.h"
-#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/sequence_calls.h"
 #include "core/training/engine/rank_calls.pb.h"
 #include "core/training/testing/engine_ranks.h"
 #include "core/zero/sharded/sharded_model.h"

@@ -23,7 +23,7 @@
 #include "core/service/reported_fields.h"
 #include "core/service/rpc/call_deadline.h"
 #include "core/service/rpc/status_conversion.h"
-#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/sequence_calls.h"
 #include "core/training/calls/trainer_calls.h"
 #include "core/training/engine/model_folder_check.h"
 #include "core/weights/tensor_range.h"

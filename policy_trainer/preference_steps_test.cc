@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/rl/testing/token_arrays.h"
-#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/sequence_calls.h"
 #include "core/training/engine/update_call.h"
 #include "core/training/testing/golden_batch.h"
 #include "policy_trainer/policy_engine.h"

@@ -27,7 +27,7 @@
 #include "core/service/rpc/stream_io.h"
 #include "core/training/batch/batch_check.h"
 #include "core/training/batch/sequence_cost.h"
-#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/sequence_calls.h"
 #include "core/training/calls/stream_calls.h"
 #include "core/training/engine/model_folder_check.h"
 #include "core/training/engine/reward_scale.h"

@@ -4,7 +4,7 @@
     tools/check_metrics.py PROGRAMS
 
 PROGRAMS is the folder that bazel leaves programs in: orchestrator/orchestrator, quickstart/quickstart, which is ended
-once the model and the prompts to train on are there, and core/metrics/testing/libnvidia-ml.so.1, which stands for the library of a GPU's driver. Needs prometheus
+once the model and the prompts to train on are there, and core/prometheus/testing/libnvidia-ml.so.1, which stands for the library of a GPU's driver. Needs prometheus
 and promtool. The alerts fire as examples/monitoring/alerts_test.yml says. A run of the orchestrator with all services serves its figures on free ports; Prometheus scrapes them
 every second with the rules of examples/monitoring. Then: each endpoint was up and passes `promtool check metrics`; the rules pass
 `promtool check rules` and none of them fails; each query of the dashboard has an answer; the run's figures are those of its
@@ -85,7 +85,7 @@ def main():
                                 f'--set=run_dir={work}/run', '--set=train.max_steps=30', '--set=train.eval_steps=10'] +
                                [f'--set=services.{name}.metrics_listen=127.0.0.1:{ports[name]}' for name in SERVICES],
                                stdout=open(work + '/run.log', 'w'), stderr=subprocess.STDOUT,
-                               env={**os.environ, 'LD_LIBRARY_PATH': programs + '/core/metrics/testing'})
+                               env={**os.environ, 'LD_LIBRARY_PATH': programs + '/core/prometheus/testing'})
         try:
             texts = {}
             while run.poll() is None:

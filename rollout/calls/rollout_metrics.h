@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/metrics/families.h"
+#include "core/prometheus/families.h"
 #include "rollout/engine/engine_stats.pb.h"
 
 namespace quartet {

@@ -8,7 +8,7 @@
 #include "core/base/status_macros.h"
 #include "core/base/time/deadline.h"
 #include "core/http/page_server.h"
-#include "core/metrics/families.h"
+#include "core/prometheus/families.h"
 #include "viewer/monitor/run_figures.h"
 #include "viewer/page/run_page.h"
 

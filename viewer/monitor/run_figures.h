@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "core/metrics/families.h"
+#include "core/prometheus/families.h"
 #include "core/run_folder/records/file_tail.h"
 #include "core/run_folder/records/run_events.h"
 

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "core/base/time/deadline.h"
-#include "core/metrics/families.h"
+#include "core/prometheus/families.h"
 
 namespace quartet {
 

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/time/deadline.h"
-#include "core/metrics/families.h"
+#include "core/prometheus/families.h"
 #include "core/rank/rank_context.h"
 #include "core/service/ranks/group/rank_group.h"
 #include "proto/run_config.pb.h"

@@ -14,7 +14,7 @@
 #include "core/service/rpc/replay_guard.h"
 #include "core/service/rpc/stream_io.h"
 #include "core/training/batch/batch_check.h"
-#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/sequence_calls.h"
 #include "proto/experience.pb.h"
 
 namespace quartet {

@@ -19,7 +19,7 @@
 #include "core/service/rpc/batch_limits.h"
 #include "core/service/rpc/replay_guard.h"
 #include "core/training/batch/batch_check.h"
-#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/sequence_calls.h"
 #include "core/training/calls/stream_calls.h"
 #include "core/training/engine/trainer_engine.h"
 #include "core/training/engine/update_call.h"

@@ -1,4 +1,4 @@
-#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/sequence_calls.h"
 
 #include <algorithm>
 #include <utility>

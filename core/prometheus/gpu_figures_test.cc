@@ -1,4 +1,4 @@
-#include "core/metrics/gpu_figures.h"
+#include "core/prometheus/gpu_figures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// core/metrics/testing/fake_nvml.cc.
-constexpr char kFakeNvml[] = "core/metrics/testing/libnvidia-ml.so.1";
+// core/prometheus/testing/fake_nvml.cc.
+constexpr char kFakeNvml[] = "core/prometheus/testing/libnvidia-ml.so.1";
 
 std::string FiguresOf(const std::string& library) {
   MetricFamilies families;

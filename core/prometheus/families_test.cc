@@ -1,4 +1,4 @@
-#include "core/metrics/families.h"
+#include "core/prometheus/families.h"
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"

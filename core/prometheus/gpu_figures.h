@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/metrics/families.h"
+#include "core/prometheus/families.h"
 
 namespace quartet {
 

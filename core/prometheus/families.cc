@@ -1,4 +1,4 @@
-#include "core/metrics/families.h"
+#include "core/prometheus/families.h"
 
 #include <dirent.h>
 #include <prometheus/text_serializer.h>

@@ -1,4 +1,4 @@
-#include "core/metrics/gpu_figures.h"
+#include "core/prometheus/gpu_figures.h"
 
 #include <dlfcn.h>
 

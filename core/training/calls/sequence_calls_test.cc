@@ -1,4 +1,4 @@
-#include "core/training/calls/leader_calls.h"
+#include "core/training/calls/sequence_calls.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
