@@ -281,6 +281,11 @@ TEST_F(FaultyRun, GoesOnThroughEpisodesThatFailOnce) {
     EXPECT_EQ(step.at("agent/dropped"), 0);
     EXPECT_EQ(step.at("reward/mean"), 1.5);
   }
+  const std::vector<json> events = ReadRecords(harness_.Path("faulty") + "/events.jsonl");
+  EXPECT_EQ(
+      std::ranges::count_if(
+          events, [](const json& event) { return absl::StrContains(event.dump(), "4 episodes were played again"); }),
+      2);
 }
 
 TEST_F(FaultyRun, LeavesOutEpisodesThatFailForGood) {

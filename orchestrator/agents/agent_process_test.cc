@@ -100,6 +100,8 @@ TEST(AnAgentsAnswer, IsRefusedWhereItIsNone) {
   EXPECT_THAT(failure("{\"reward\": 1e39}"), StartsWith("not_finite: "));
   EXPECT_THAT(failure("{\"reward\": 1, \"score\": NaN}"), StartsWith("not_finite: "));
   EXPECT_EQ(failure("{\"error\": \"the browser is gone\"}"), "error: it reports an error: the browser is gone");
+  EXPECT_THAT(failure("{\"reward\": 1, \"sccore\": 1}"),
+              AllOf(StartsWith("nonsense: "), HasSubstr("\"sccore\""), HasSubstr("allowed are reward, score, ")));
   EXPECT_THAT(failure(" "), AllOf(StartsWith("nonsense: "), HasSubstr("no answer")));
 }
 

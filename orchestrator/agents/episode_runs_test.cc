@@ -230,6 +230,31 @@ TEST_F(EpisodeRunsTest, SayWhatAnEpisodeHasWaitedFor) {
                                      HasSubstr("which had no room: rollout.max_calls = 8 is reached")));
 }
 
+TEST_F(EpisodeRunsTest, SayWhichRequestsWereRefusedWhereOneHasDied) {
+  agent().set_command("echo refused >> $OPENAI_BASE_URL; exit 1");
+  EXPECT_THAT(Error(Tasks(1)), AllOf(HasSubstr("it has ended: exit code 1"),
+                                     HasSubstr("1 of its requests were refused: \"the context is full\"")));
+}
+
+TEST_F(EpisodeRunsTest, StartAgainAProcessThatHasAnsweredBeforeItAsked) {
+  agent().set_command(R"(python3 -c '
+import json, os, sys
+is_first = not os.path.exists("started")
+open("started", "w").close()
+for line in sys.stdin:
+    if not is_first:
+        with open(json.loads(line)["base_url"], "a") as calls:
+            calls.write("x\n")
+    print(json.dumps({"reward": 1}), flush=True)
+')");
+  agent().set_kept(true);
+  agent().set_processes(1);
+  ASSERT_EQ(Play(Tasks(1)), absl::OkStatus());
+  EXPECT_THAT(played_.at(0).failed, ElementsAre(EpisodeFailure::kNoCall));
+  EXPECT_THAT(played_.at(0).why_failed, HasSubstr("it has got no answer of the policy"));
+  EXPECT_THAT(played_.at(1).failed, ElementsAre());
+}
+
 TEST_F(EpisodeRunsTest, LeaveTheRewardToOthersWhereThereAreSome) {
   agent().set_max_tries(1);
   agent().set_command(kAsks);
