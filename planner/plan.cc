@@ -9,6 +9,7 @@
 #include "core/config/gpus.h"
 #include "core/config/placement.h"
 #include "core/config/run_config.h"
+#include "core/config/services.h"
 #include "core/hardware/cores.h"
 #include "core/memory/block_cache.h"
 #include "core/memory/cuda_context.h"
@@ -94,8 +95,9 @@ int64_t FreedBlocks(const ServicePlan& service) {
 // How many neighbours among the ranks of a service have a model between them.
 int RanksTogether(const RunConfig& config, const std::string& service) {
   if (service == "rollout") return std::max(1, config.rollout().tensor_parallel_size());
-  if (service != "policy_trainer" && service != "critic_trainer") return 1;
-  const TrainerConfig& trainer = service == "policy_trainer" ? config.actor() : config.critic();
+  const TrainerNames* const names = FindTrainer(service);
+  if (names == nullptr) return 1;
+  const TrainerConfig& trainer = TrainerOf(config, names->section);
   return trainer.zero_stage() == 0 ? 1 : std::max(1, trainer.shard_size());
 }
 

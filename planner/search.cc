@@ -15,6 +15,7 @@
 #include "core/config/batches/updates.h"
 #include "core/config/gpus.h"
 #include "core/config/run_config.h"
+#include "core/config/services.h"
 
 namespace quartet {
 namespace {
@@ -154,8 +155,9 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
   if (services.count("policy_trainer") > 0 && services.count("critic_trainer") > 0) {
     ladders.push_back(BothTrainersTokenLadder(config.actor(), config.critic()));
   }
-  if (services.count("policy_trainer") > 0) AddTrainerLadders("actor", config.actor(), &ladders);
-  if (services.count("critic_trainer") > 0) AddTrainerLadders("critic", config.critic(), &ladders);
+  for (const auto& [service, section, model, state] : kTrainers) {
+    if (services.count(service) > 0) AddTrainerLadders(section, TrainerOf(config, section), &ladders);
+  }
   if (services.count("scorer") > 0) {
     if (ReferenceOf(config).has_value() && config.reference().zero_stage() != 3) {
       ladders.push_back({{"reference.zero_stage=3"}});
@@ -292,10 +294,10 @@ absl::StatusOr<Suggestion> FewestGpus(Planner& planner, const RunConfig& config)
   // computed by, several of them.
   int multiple = 1;
   for (const std::string& service : planner.services()) {
-    const int of_service = service == "policy_trainer"   ? config.actor().shard_size()
-                           : service == "critic_trainer" ? config.critic().shard_size()
-                           : service == "rollout"        ? config.rollout().tensor_parallel_size()
-                                                         : 1;
+    const TrainerNames* const trainer = FindTrainer(service);
+    const int of_service = trainer != nullptr     ? TrainerOf(config, trainer->section).shard_size()
+                           : service == "rollout" ? config.rollout().tensor_parallel_size()
+                                                  : 1;
     multiple = std::lcm(multiple, std::max(1, of_service));
   }
   std::vector<std::pair<int, int>> sizes;

@@ -29,9 +29,20 @@ const ServicePlacement& PlacementOf(const RunConfig& config, std::string_view se
   return services.scorer();
 }
 
-const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view model) {
-  return model == "critic" ? config.critic() : config.actor();
+const TrainerNames* FindTrainer(std::string_view service) {
+  const auto found = std::ranges::find(kTrainers, service, &TrainerNames::service);
+  return found == kTrainers.end() ? nullptr : &*found;
 }
+
+const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view section) {
+  return section == "critic" ? config.critic() : config.actor();
+}
+
+TrainerConfig* MutableTrainerOf(RunConfig* config, std::string_view section) {
+  return section == "critic" ? config->mutable_critic() : config->mutable_actor();
+}
+
+const TrainerNames& TrainerNamesOf(std::string_view section) { return kTrainers[section == "critic" ? 1 : 0]; }
 
 bool UsesCritic(const RunConfig& config) {
   const AdvantageEstimator* const estimator = FindEstimator(config.algorithm().advantage_estimator());

@@ -2,6 +2,7 @@
 // LibTorch-free and gRPC-free.
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -24,8 +25,22 @@ std::vector<std::string> PpoServices(const RunConfig& config);
 const ServicePlacement& PlacementOf(const RunConfig& config, std::string_view service);
 ServicePlacement* MutablePlacementOf(RunConfig* config, std::string_view service);
 
-// The section of a trained model: "actor" or "critic".
-const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view model);
+// How a trainer is called, by where it is spoken of.
+struct TrainerNames {
+  std::string service;
+  std::string section;  // of the configuration
+  std::string model;    // its folder in a checkpoint
+  std::string state;    // that of its training state there
+};
+inline const std::array<TrainerNames, 2> kTrainers = {{{"policy_trainer", "actor", "policy", "policy_state"},
+                                                       {"critic_trainer", "critic", "critic", "critic_state"}}};
+// nullptr where `service` is no trainer.
+const TrainerNames* FindTrainer(std::string_view service);
+
+// The section "actor" or "critic", of a trained model.
+const TrainerConfig& TrainerOf(const RunConfig& config, std::string_view section);
+TrainerConfig* MutableTrainerOf(RunConfig* config, std::string_view section);
+const TrainerNames& TrainerNamesOf(std::string_view section);
 
 // Whether there are values of states, as algorithm.advantage_estimator says.
 bool UsesCritic(const RunConfig& config);

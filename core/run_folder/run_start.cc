@@ -96,11 +96,11 @@ absl::Status NotKnown(const RunConfig& config, const std::string& what, const ab
 // where `now` says it otherwise than `before`, with which the run began.
 absl::Status CheckBeginning(const RunConfig& before, const RunConfig& now, const CheckpointRecord& resume) {
   const std::string checkpoint = absl::StrCat(now.run_dir(), "/checkpoints/", CheckpointId(resume.step));
-  for (const auto& [section, state] : {std::pair("actor", "/policy_state"), std::pair("critic", "/critic_state")}) {
+  for (const auto& [service, section, model, state] : kTrainers) {
     const std::string& given = TrainerOf(now, section).load_checkpoint();
     if (given.empty() || given == TrainerOf(before, section).load_checkpoint()) continue;
     std::error_code error;
-    if (std::filesystem::equivalent(given, checkpoint + state, error)) continue;  // which it goes on with
+    if (std::filesystem::equivalent(given, absl::StrCat(checkpoint, "/", state), error)) continue;  // which it goes on with
     return absl::InvalidArgumentError(
         absl::StrCat(section, ".load_checkpoint: ", given, " would have no effect: the run in ", now.run_dir(),
                      " goes on with the state of its newest checkpoint, ", checkpoint,

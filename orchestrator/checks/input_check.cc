@@ -22,6 +22,7 @@
 #include "core/checkpoint/state_use.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/placement.h"
+#include "core/config/services.h"
 #include "core/hardware/cuda_driver.h"
 #include "core/model/lora.h"
 #include "core/model/lora_options.h"
@@ -75,15 +76,13 @@ std::pair<std::string, std::string> TokenizersModel(const RunConfig& c, const st
 
 std::vector<ModelUse> ModelsOf(const RunConfig& c, const std::vector<std::string>& services) {
   std::vector<ModelUse> models;
-  if (Has(services, "policy_trainer")) {
-    models.push_back(
-        {"actor.pretrain", c.actor().pretrain(), HeadKind::kVocabulary, true, "actor.max_len", c.actor().max_len()});
-    models.back().trained_as = "actor";
-  }
-  if (Has(services, "critic_trainer")) {
-    models.push_back(
-        {"critic.pretrain", c.critic().pretrain(), HeadKind::kScalar, false, "critic.max_len", c.critic().max_len()});
-    models.back().trained_as = "critic";
+  for (const auto& [service, section, model, state] : kTrainers) {
+    if (!Has(services, service)) continue;
+    const TrainerConfig& trainer = TrainerOf(c, section);
+    const HeadKind head = TrainedHead(section);
+    models.push_back({section + ".pretrain", trainer.pretrain(), head, head == HeadKind::kVocabulary,
+                      section + ".max_len", trainer.max_len()});
+    models.back().trained_as = section;
   }
   if (Has(services, "rollout")) {
     models.push_back({kRolloutModel, c.rollout().pretrain(), HeadKind::kVocabulary, true, "rollout.max_model_len",
@@ -358,8 +357,9 @@ absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>
   QUARTET_RETURN_IF_ERROR(CheckModels(config, services));
   // A run that goes on reads its own states, which are looked at where it is known which.
   if (!config.train().load_checkpoint() || !NewestRecord(config.run_dir() + "/checkpoints").has_value()) {
-    if (Has(services, "policy_trainer")) QUARTET_RETURN_IF_ERROR(CheckLoadedState(config, "actor"));
-    if (Has(services, "critic_trainer")) QUARTET_RETURN_IF_ERROR(CheckLoadedState(config, "critic"));
+    for (const TrainerNames& trainer : kTrainers) {
+      if (Has(services, trainer.service)) QUARTET_RETURN_IF_ERROR(CheckLoadedState(config, trainer.section));
+    }
   }
   if (Has(services, "rollout") && config.rollout().has_http()) {
     QUARTET_RETURN_IF_ERROR(CheckHttpFiles(config.rollout().http()));

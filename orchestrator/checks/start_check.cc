@@ -79,20 +79,19 @@ absl::Status CheckRowsGoOn(const RunConfig& config, const RunRows& rows, const s
                            const CheckpointRecord& resume, const std::string& checkpoints) {
   const std::string folder = FolderOf(resume, checkpoints);
   QUARTET_RETURN_IF_ERROR(CheckSameRun(config, resume, folder, rows));
-  if ((model == "critic" ? resume.critic : resume.policy).has_value()) return absl::OkStatus();
+  if (resume.state_of(model).has_value()) return absl::OkStatus();
   return IsAnother(folder, absl::StrCat("it has no state of the ", model));
 }
 
 absl::Status CheckResumedTrainer(const ServiceInfo& trainer, const SavedTrainer& saved, const std::string& field,
                                  const std::string& folder) {
   if (OptimizerSteps(trainer) == saved.optimizer_steps) return absl::OkStatus();
-  const std::string state = field == "critic" ? "critic_state" : "policy_state";
   return absl::FailedPreconditionError(CannotGoOn(
       folder, absl::StrCat("the ", trainer.service(), " has made ", OptimizerSteps(trainer),
                            " optimizer steps, the checkpoint ", saved.optimizer_steps,
                            "; end it and start it again with train.load_checkpoint set, so that it takes the newest "
                            "state of the run (or with ",
-                           field, ".load_checkpoint set to ", folder, "/", state, "), or all services by --launch")));
+                           field, ".load_checkpoint set to ", folder, "/", TrainerNamesOf(field).state, "), or all services by --launch")));
 }
 
 absl::Status CheckStepsLeft(int64_t done, int64_t steps, const std::string& option) {

@@ -22,7 +22,9 @@ class Dpo final : public OfflineMethod {
         policy_trainer_(policy_trainer),
         scorer_(scorer) {}
 
-  OfflinePlan plan() const override { return PreferencePlan("dpo", "DPO", "actor", "policy"); }
+  OfflinePlan plan() const override {
+    return {.name = "dpo", .title = "DPO", .section = "preference", .model = "actor"};
+  }
   const Dataset& rows() const override { return pairs_.rows(); }
   uint64_t rows_hash() const override { return pairs_.hash(); }
   TrainerClient& trainer() override { return policy_trainer_; }

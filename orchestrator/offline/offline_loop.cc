@@ -68,7 +68,7 @@ class OfflineLoop {
       QUARTET_ASSIGN_OR_RETURN(summary.before, Judge("before the first step"));
       summary.after = summary.before;
     } else {
-      summary.checkpoint = absl::StrCat("checkpoints/", CheckpointId(first_step_), "/", plan_.saved);
+      summary.checkpoint = absl::StrCat("checkpoints/", CheckpointId(first_step_), "/", TrainerNamesOf(plan_.model).model);
       run_.view.Print(absl::StrFormat("going on after %d of %d steps", first_step_, steps_));
     }
     run_.view.Begin(plan_.title, steps_);
@@ -112,8 +112,8 @@ class OfflineLoop {
                                            .hash = method_.rows_hash(),
                                            .files = absl::StrJoin(files, ", ")},
                                           plan_.model, *run_.resume, run_.folder.checkpoints_path()));
-    return CheckResumedTrainer(trainer, plan_.model == "critic" ? *run_.resume->critic : *run_.resume->policy,
-                               plan_.model, run_.folder.checkpoint_path(CheckpointId(first_step_)));
+    return CheckResumedTrainer(trainer, *run_.resume->state_of(plan_.model), plan_.model,
+                               run_.folder.checkpoint_path(CheckpointId(first_step_)));
   }
 
   absl::Status TakeStep(int64_t step, double learning_rate, bool judge, OfflineSummary* summary) {
@@ -210,7 +210,7 @@ class OfflineLoop {
     });
     if (!saved.ok()) return run_.folder.GiveUpCheckpoint(id, {saved.status()});
     run_.view.End();
-    const std::string model = absl::StrCat(id, "/", plan_.saved);
+    const std::string model = absl::StrCat(id, "/", TrainerNamesOf(plan_.model).model);
     QUARTET_RETURN_IF_ERROR(run_.folder.CheckHasSaved(method_.trainer().service(), model));
     CheckpointRecord record;
     record.step = steps;

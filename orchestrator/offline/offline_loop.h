@@ -53,7 +53,6 @@ struct OfflinePlan {
   std::string title;    // on the console: "fine-tuning"
   std::string section;  // of its rows: "sft", "preference"
   std::string model;    // the section of what is trained: "actor", "critic"
-  std::string saved;    // the model's folder in a checkpoint: "policy", "critic"
 };
 
 // What one method has of its own. Steps are counted from 0.

@@ -51,9 +51,4 @@ absl::StatusOr<std::optional<PairStats>> JudgePairs(PreferencePairs* held_out, c
   return stats;
 }
 
-OfflinePlan PreferencePlan(const std::string& name, const std::string& title, const std::string& model,
-                           const std::string& saved) {
-  return {.name = name, .title = title, .section = "preference", .model = model, .saved = saved};
-}
-
 }  // namespace quartet

@@ -25,9 +25,4 @@ using PairRewards = std::function<absl::StatusOr<std::vector<double>>(SequenceSp
 // call of `rewards`.
 absl::StatusOr<std::optional<PairStats>> JudgePairs(PreferencePairs* held_out, const PairRewards& rewards);
 
-// The plan of a method that learns from config.preference(): its name and title, and the sections and folder of what it
-// trains.
-OfflinePlan PreferencePlan(const std::string& name, const std::string& title, const std::string& model,
-                           const std::string& saved);
-
 }  // namespace quartet

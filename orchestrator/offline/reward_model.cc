@@ -13,7 +13,9 @@ class RewardModel final : public OfflineMethod {
   RewardModel(PreferencePairs& pairs, PreferencePairs* held_out, CriticTrainerClient& critic_trainer)
       : pairs_(pairs), held_out_(held_out), critic_trainer_(critic_trainer) {}
 
-  OfflinePlan plan() const override { return PreferencePlan("reward_model", "reward model", "critic", "critic"); }
+  OfflinePlan plan() const override {
+    return {.name = "reward_model", .title = "reward model", .section = "preference", .model = "critic"};
+  }
   const Dataset& rows() const override { return pairs_.rows(); }
   uint64_t rows_hash() const override { return pairs_.hash(); }
   TrainerClient& trainer() override { return critic_trainer_; }

@@ -16,7 +16,7 @@ class Sft final : public OfflineMethod {
       : examples_(examples), policy_trainer_(policy_trainer) {}
 
   OfflinePlan plan() const override {
-    return {.name = "sft", .title = "fine-tuning", .section = "sft", .model = "actor", .saved = "policy"};
+    return {.name = "sft", .title = "fine-tuning", .section = "sft", .model = "actor"};
   }
   const Dataset& rows() const override { return examples_.rows(); }
   uint64_t rows_hash() const override { return examples_.hash(); }

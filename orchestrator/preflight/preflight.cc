@@ -170,20 +170,17 @@ absl::Status PullWeights(CheckedService& rollout, TerminalView& view, PreflightF
 
 int64_t CheckpointBytes(const RunConfig& config, const std::vector<std::string>& services) {
   int64_t bytes = 0;
-  const auto add = [&](const std::string& name, HeadKind head) {
-    const TrainerConfig& trainer = TrainerOf(config, name);
-    const absl::StatusOr<ModelConfig> model = ReadTrainedModel(name, trainer);
-    if (!model.ok()) return;
+  for (const TrainerNames& names : kTrainers) {
+    if (std::ranges::find(services, names.service) == services.end()) continue;
+    const TrainerConfig& trainer = TrainerOf(config, names.section);
+    const absl::StatusOr<ModelConfig> model = ReadTrainedModel(names.section, trainer);
+    if (!model.ok()) continue;
     int64_t parameters = 0;
-    for (const ParameterGroup& group : MakeTrainedLayout(*model, head).groups) {
+    for (const ParameterGroup& group : MakeTrainedLayout(*model, TrainedHead(names.section)).groups) {
       for (const ParameterSpec& parameter : group.parameters) parameters += parameter.numel();
     }
     const int64_t of_file = trainer.dtype() == "fp32" ? 4 : 2;
     bytes += parameters * (of_file + (config.train().save_optimizer() ? kStateOfParameter : 0));
-  };
-  for (const std::string& service : services) {
-    if (service == "policy_trainer") add("actor", HeadKind::kVocabulary);
-    if (service == "critic_trainer") add("critic", HeadKind::kScalar);
   }
   return bytes;
 }

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "core/base/status_macros.h"
 #include "core/checkpoint/run_checkpoints.h"
+#include "core/config/services.h"
 #include "core/config/step_range.h"
 #include "core/config/template_date.h"
 #include "core/model/lora.h"
@@ -151,12 +152,12 @@ absl::Status RunSession::OpenFolder(const std::vector<RunInput>& rows) {
   for (const std::string& note : start.notes) view_.Print(note);
   if (!resume_.has_value()) return absl::OkStatus();
   const std::string checkpoint = absl::StrCat(folder_->checkpoints_path(), "/", CheckpointId(resume_->step));
-  for (const std::string& service : kind_.services) {
-    if (service == "policy_trainer") config_.mutable_actor()->set_load_checkpoint(checkpoint + "/policy_state");
-    if (service == "critic_trainer") config_.mutable_critic()->set_load_checkpoint(checkpoint + "/critic_state");
+  for (const auto& [service, section, model, state] : kTrainers) {
+    if (std::ranges::find(kind_.services, service) != kind_.services.end()) {
+      MutableTrainerOf(&config_, section)->set_load_checkpoint(absl::StrCat(checkpoint, "/", state));
+    }
+    if (resume_->state_of(section)) QUARTET_RETURN_IF_ERROR(BeforeItBegins(CheckLoadedState(config_, section)));
   }
-  if (resume_->policy.has_value()) QUARTET_RETURN_IF_ERROR(BeforeItBegins(CheckLoadedState(config_, "actor")));
-  if (resume_->critic.has_value()) QUARTET_RETURN_IF_ERROR(BeforeItBegins(CheckLoadedState(config_, "critic")));
   return absl::OkStatus();
 }
 

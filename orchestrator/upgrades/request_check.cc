@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/config/services.h"
 #include "orchestrator/upgrades/program_version.h"
 
 namespace quartet {
@@ -20,8 +21,7 @@ absl::Status CheckCanBeReplaced(const std::vector<std::string>& services, const 
     return absl::InvalidArgumentError(
         absl::StrCat("the run has no service \"", service, "\"; it has ", absl::StrJoin(services, ", ")));
   }
-  const bool is_trainer = service == "policy_trainer" || service == "critic_trainer";
-  if (is_trainer && !config.train().save_optimizer()) {
+  if (FindTrainer(service) != nullptr && !config.train().save_optimizer()) {
     return absl::InvalidArgumentError(
         absl::StrCat("train.save_optimizer is false in this run, and a ", service,
                      " hands its training state over in a checkpoint: such a run's trainers cannot be replaced"));

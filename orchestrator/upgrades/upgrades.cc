@@ -25,8 +25,6 @@ namespace {
 
 constexpr absl::Duration kHoldPoll = absl::Milliseconds(100);
 
-bool IsTrainer(const std::string& service) { return service == "policy_trainer" || service == "critic_trainer"; }
-std::string SectionOf(const std::string& trainer) { return trainer == "policy_trainer" ? "actor" : "critic"; }
 std::string SourceOf(const ServiceInfo& info) { return info.version().empty() ? "an unknown build" : info.version(); }
 
 ServiceClient& ClientOf(Services& services, const std::string& service) {
@@ -101,11 +99,12 @@ absl::StatusOr<Upgrades::Before> Upgrades::Look(const std::string& service, cons
   QUARTET_ASSIGN_OR_RETURN(before.info, ClientOf(context_.services, service).GetInfo());
   QUARTET_ASSIGN_OR_RETURN(
       before.answers, AskCanary(service, context_.config, context_.services, boundary.canary, boundary.policy_version));
-  if (!IsTrainer(service)) return before;
+  const TrainerNames* const trainer = FindTrainer(service);
+  if (trainer == nullptr) return before;
   QUARTET_ASSIGN_OR_RETURN(const auto checkpoint, boundary.checkpoint());
   const auto& [record, folder] = checkpoint;
-  before.state = service == "policy_trainer" ? record.policy : record.critic;
-  before.state_folder = absl::StrCat(folder, "/", service == "policy_trainer" ? "policy" : "critic", "_state");
+  before.state = record.state_of(trainer->section);
+  before.state_folder = absl::StrCat(folder, "/", trainer->state);
   if (!before.state.has_value()) return absl::InternalError(folder + " has no training state of the " + service);
   return before;
 }
@@ -118,14 +117,14 @@ void Upgrades::MoveTo(const std::string& service, const std::string& address) {
 
 absl::StatusOr<std::string> Upgrades::TakeOn(const std::string& service, const Before& before,
                                              const StepBoundary& boundary) {
-  if (service == "policy_trainer") as_started_.mutable_actor()->set_load_checkpoint(before.state_folder);
-  if (service == "critic_trainer") as_started_.mutable_critic()->set_load_checkpoint(before.state_folder);
+  const TrainerNames* const trainer = FindTrainer(service);
+  if (trainer != nullptr) MutableTrainerOf(&as_started_, trainer->section)->set_load_checkpoint(before.state_folder);
   QUARTET_ASSIGN_OR_RETURN(
       const Handshake handshake,
       ShakeHands(context_.services, as_started_, context_.tokenizer_vocab_size, context_.view.ShowLoading()));
   const ServiceInfo& info = InfoOf(handshake, service);
-  if (IsTrainer(service)) {
-    QUARTET_RETURN_IF_ERROR(CheckResumedTrainer(info, *before.state, SectionOf(service), before.state_folder));
+  if (trainer != nullptr) {
+    QUARTET_RETURN_IF_ERROR(CheckResumedTrainer(info, *before.state, trainer->section, before.state_folder));
   }
   const auto step = static_cast<uint64_t>(boundary.steps_done - 1);
   std::string weights;

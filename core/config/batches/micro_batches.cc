@@ -65,19 +65,19 @@ int32_t DefaultMicroBatchTokens(const RunConfig& config, int32_t max_len) {
 }
 
 std::string DescribeMicroBatches(const RunConfig& config, const std::vector<std::string>& services) {
-  const auto has = [&](const char* service) {
+  const auto has = [&](const std::string& service) {
     return std::find(services.begin(), services.end(), service) != services.end();
   };
   Models models;
   std::vector<std::string> by_default;  // sections
-  const auto add_trainer = [&](const char* model, const char* section, const TrainerConfig& trainer) {
+  for (const auto& [service, section, model, state] : kTrainers) {
+    if (!has(service)) continue;
+    const TrainerConfig& trainer = TrainerOf(config, section);
     models.Add(model, OfTrainer(trainer));
     if (trainer.max_tokens_per_micro_batch() == DefaultMicroBatchTokens(config, trainer.max_len())) {
-      by_default.emplace_back(section);
+      by_default.push_back(section);
     }
-  };
-  if (has("policy_trainer")) add_trainer("policy", "actor", config.actor());
-  if (has("critic_trainer")) add_trainer("critic", "critic", config.critic());
+  }
   const auto add_scored = [&](const char* model, int64_t tokens, int64_t sequences) {
     models.Add(model, tokens > 0 ? UpTo(tokens, config.actor().max_len()) : Sequences(sequences));
   };

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,6 +45,10 @@ struct CheckpointRecord {
   // Likewise, and in a run without a critic.
   std::optional<SavedTrainer> critic;
   bool has_states() const { return policy.has_value() || critic.has_value(); }
+  // Of the section "actor" or "critic".
+  const std::optional<SavedTrainer>& state_of(std::string_view section) const {
+    return section == "critic" ? critic : policy;
+  }
 
   // The numbers of the step before `step`, all but those of its evaluation, and whether it has one.
   Metrics metrics;

@@ -13,13 +13,16 @@
 
 namespace quartet {
 
+HeadKind TrainedHead(std::string_view section) {
+  return section == "critic" ? HeadKind::kScalar : HeadKind::kVocabulary;
+}
+
 absl::StatusOr<ModelConfig> ReadTrainedModel(const std::string& name, const TrainerConfig& trainer) {
   const std::string& folder = trainer.pretrain();
   const std::optional<LoraOptions> lora = LoraOf(trainer);
-  const HeadKind head = name == "critic" ? HeadKind::kScalar : HeadKind::kVocabulary;
   QUARTET_RETURN_IF_ERROR(Prefixed(name + ".pretrain", ReadModelConfig(folder).status()));
   // Whose own errors name the fields of `name`.lora.
-  QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadTrainedConfig(folder, lora, head));
+  QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadTrainedConfig(folder, lora, TrainedHead(name)));
   if (!lora.has_value()) {
     const std::string why =
         absl::StrCat("set ", name, ".lora, as they are, to train them on; without it whole models are trained");

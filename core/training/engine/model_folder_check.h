@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -10,6 +11,9 @@
 #include "proto/run_config.pb.h"
 
 namespace quartet {
+
+// Of the model that the section "actor" or "critic" trains.
+HeadKind TrainedHead(std::string_view section);
 
 // The model that the section `name`, "actor" or "critic", trains, with its adapters: errors name its fields.
 // INVALID_ARGUMENT where the folder has adapters and the section does not say that adapters are trained.
