@@ -25,6 +25,9 @@ namespace {
 
 constexpr absl::Duration kHoldPoll = absl::Milliseconds(100);
 
+std::string LoadsState(const TrainerNames& trainer, const std::string& folder) {
+  return absl::StrCat("--set=", trainer.section, ".load_checkpoint=", folder);
+}
 std::string SourceOf(const ServiceInfo& info) { return info.version().empty() ? "an unknown build" : info.version(); }
 
 ServiceClient& ClientOf(Services& services, const std::string& service) {
@@ -151,8 +154,8 @@ absl::StatusOr<std::string> Upgrades::TakeOn(const std::string& service, const B
 absl::StatusOr<std::string> Upgrades::StartAndTakeOn(const std::string& service, const std::string& programs_folder,
                                                      const Before& before, const StepBoundary& boundary) {
   std::vector<std::string> arguments;
-  if (IsTrainer(service)) {
-    arguments.push_back(absl::StrCat("--set=", SectionOf(service), ".load_checkpoint=", before.state_folder));
+  if (const TrainerNames* const trainer = FindTrainer(service)) {
+    arguments.push_back(LoadsState(*trainer, before.state_folder));
   }
   QUARTET_ASSIGN_OR_RETURN(const std::string address,
                            context_.engine->StartService(service, programs_folder, arguments));
@@ -216,9 +219,8 @@ absl::Status Upgrades::Hold(const std::string& service, const StepBoundary& boun
     return absl::OkStatus();
   }
   const std::string address = ClientOf(context_.services, service).address();
-  const std::string with =
-      IsTrainer(service) ? absl::StrCat(", with --set=", SectionOf(service), ".load_checkpoint=", before->state_folder)
-                         : "";
+  const TrainerNames* const trainer = FindTrainer(service);
+  const std::string with = trainer != nullptr ? ", with " + LoadsState(*trainer, before->state_folder) : "";
   const std::string text = absl::StrCat("the run is held after step ", boundary.steps_done, ": end the ", service,
                                         " and start another at ", address, with, "; then release the run");
   context_.view.PrintAndBegin(text);
