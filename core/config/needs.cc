@@ -90,6 +90,8 @@ void AddTrainer(const std::string& model, std::vector<Need>* needs) {
   add(
       "min_lr_ratio", [](const TrainerConfig& t) { return t.lr_scheduler() != "constant"; },
       says("lr_scheduler is \"constant\""));
+  needs->push_back({model + ".sleep_offload", [](const RunConfig& c) { return c.rollout().enable_sleep(); },
+                    Says("rollout.enable_sleep is false, so no trainer sleeps")});
   add("shard_size", is_sharded, says("zero_stage is 0, so nothing is sharded"));
   add("no_sync", is_sharded, says("zero_stage is 0, which reduces once a step anyway"));
   add(

@@ -1,10 +1,12 @@
 // What is where while a model trains: gathered groups, and what offload keeps in host memory.
 
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/comm/testing/rank_threads.h"
@@ -117,6 +119,46 @@ TEST(TrainableModel, ParametersAndInputsOfBlocksWaitInHostMemory) {
     EXPECT_EQ(losses[1], losses[3]);
     EXPECT_LE(activations[1], activations[0] - 12 * 64 * 48 * 2);
   });
+}
+
+// Also where gradients are added up whole, and where no device is apart from the host.
+TEST(TrainableModel, LearnsTheSameWhereItsStateWaitsInHostMemoryBetweenSteps) {
+  const std::string folder = FreshFolder("offload_state");
+  ASSERT_TRUE(WriteRandomModel(DeepConfig(), HeadKind::kVocabulary, 3, Dtype::kF32, folder).ok());
+  for (const auto& [stage, no_sync] : {std::pair(0, false), std::pair(2, true), std::pair(3, false)}) {
+    SCOPED_TRACE(testing::Message() << "stage " << stage);
+    RunRanks(2, [&, stage = stage, no_sync = no_sync](ProcessGroup& group) {
+      TrainableModelOptions options;
+      options.model.zero_stage = stage;
+      options.no_sync = no_sync;
+      options.model.device = TestDevice();
+      std::vector<std::vector<double>> losses(2);
+      std::vector<std::vector<at::Tensor>> states(2);
+      for (const bool offload : {false, true}) {
+        Ledger ledger;
+        auto model = LoadOrDie(folder, options, group, ledger);
+        for (int step = 0; step < 3; ++step) {
+          losses[offload].push_back(Accumulate(*model, kFewSequences, 1));
+          model->Step(1e-3, 1);
+          if (!offload) continue;
+          const int64_t optimizer = ledger.current(MemoryCategory::kOptimizer);
+          EXPECT_GT(optimizer, 0);
+          model->OffloadState();
+          model->OffloadState();  // as it is
+          EXPECT_EQ(ledger.current(MemoryCategory::kOptimizer), 0);
+          EXPECT_EQ(ledger.current(MemoryCategory::kGradients), 0);
+          EXPECT_EQ(ledger.current(MemoryCategory::kOptimizer, MemoryTier::kHost), optimizer);
+          EXPECT_TRUE(model->model().Gather(0, -1).tensors()[0].defined()) << "what forwards need is there";
+        }
+        for (int g = 0; g < static_cast<int>(model->trained().layout().groups.size()); ++g) {
+          for (const NamedState& part : model->state(g)) states[offload].push_back(part.values.to(at::kCPU).clone());
+        }
+      }
+      EXPECT_EQ(losses[0], losses[1]);
+      ASSERT_EQ(states[0].size(), states[1].size());
+      for (size_t i = 0; i < states[0].size(); ++i) EXPECT_TRUE(at::equal(states[0][i], states[1][i])) << i;
+    });
+  }
 }
 
 }  // namespace

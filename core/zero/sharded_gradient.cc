@@ -23,21 +23,32 @@ at::Tensor View(const at::Tensor& flat, const FlatGroup& layout, const Parameter
 }  // namespace
 
 ShardedGradient::ShardedGradient(ShardedModel::Impl* model, bool no_sync)
-    : model_(model), to_host_(model->options.device) {
-  const int groups = static_cast<int>(model->flat.size());
-  open_.resize(groups);
-  const bool in_host = model->shard_tier() == MemoryTier::kHost;
-  const bool parts_are_whole = model->shard->size() == 1 && !in_host;
-  for (int g = 0; g < groups; ++g) {
-    parts_.push_back(
-        model->Zeros(model->shard_tier(), MemoryCategory::kGradients, model->flat[g].shard, model->state_dtype()));
+    : model_(model), no_sync_(no_sync), to_host_(model->options.device) {
+  open_.resize(model->flat.size());
+  Allocate();
+}
+
+void ShardedGradient::Allocate() {
+  if (!parts_.empty()) return;
+  const at::NoGradGuard no_grad;
+  const bool in_host = model_->shard_tier() == MemoryTier::kHost;
+  const bool parts_are_whole = model_->shard->size() == 1 && !in_host;
+  const auto zeros = [this](MemoryTier tier, int64_t numel) {
+    return model_->Zeros(tier, MemoryCategory::kGradients, numel, model_->state_dtype());
+  };
+  for (const FlatGroup& flat : model_->flat) {
+    parts_.push_back(zeros(model_->shard_tier(), flat.shard));
     if (parts_are_whole) {
-      whole_.push_back(parts_[g]);
-    } else if (no_sync) {
-      whole_.push_back(
-          model->Zeros(MemoryTier::kDevice, MemoryCategory::kGradients, model->flat[g].total, model->state_dtype()));
+      whole_.push_back(parts_.back());
+    } else if (no_sync_) {
+      whole_.push_back(zeros(MemoryTier::kDevice, flat.total));
     }
   }
+}
+
+void ShardedGradient::Release() {
+  parts_.clear();
+  whole_.clear();
 }
 
 void ShardedGradient::Add(int group, const std::vector<at::Tensor>& gradients) {

@@ -37,6 +37,10 @@ class ShardedGradient {
   // To zero; drops what has been added and not reduced.
   void Clear();
 
+  // Of a gradient that is clear: gives its memory back, and takes it again. In between nothing else is called.
+  void Release();
+  void Allocate();
+
   // This rank's parts, laid out as the model's shards are, by group.
   const std::vector<at::Tensor>& parts() const { return parts_; }
 
@@ -47,7 +51,8 @@ class ShardedGradient {
   void AllReduce(ProcessGroup& ranks, const at::Tensor& part);
 
   ShardedModel::Impl* const model_;
-  std::vector<at::Tensor> parts_;
+  const bool no_sync_;
+  std::vector<at::Tensor> parts_;  // empty while its memory is given back
   // Where groups are added up whole on this rank's device: the sums; `parts_` themselves where those are whole.
   std::vector<at::Tensor> whole_;
   // The groups' gradients of this micro-batch that are still added to.

@@ -8,15 +8,19 @@
 #include <utility>
 
 #include "core/base/fail_point.h"
+#include "core/memory/accounted_tensor.h"
 
 namespace quartet {
 
 ShardedOptimizer::ShardedOptimizer(ShardedModel::Impl* model, std::shared_ptr<const Optimizer> optimizer)
-    : model_(model), optimizer_(std::move(optimizer)), state_(optimizer_->state().size()) {
+    : model_(model),
+      optimizer_(std::move(optimizer)),
+      state_(optimizer_->state().size()),
+      state_tier_(model->shard_tier()) {
   const at::NoGradGuard no_grad;
   for (int g = 0; g < static_cast<int>(model->flat.size()); ++g) {
     for (std::vector<at::Tensor>& buffers : state_) {
-      buffers.push_back(model->Zeros(model->shard_tier(), MemoryCategory::kOptimizer, model->groups[g].shard.numel(),
+      buffers.push_back(model->Zeros(state_tier_, MemoryCategory::kOptimizer, model->groups[g].shard.numel(),
                                      model->state_dtype()));
     }
     const auto& parameters = model->layout.groups[g].parameters;
@@ -56,6 +60,22 @@ void ShardedOptimizer::Step(const std::vector<at::Tensor>& gradients, double div
     optimizer_->Step(parts, step);
     ThrowAtFailPoint("trainable_model.optimizer");
   }
+}
+
+void ShardedOptimizer::MoveStateTo(MemoryTier tier) {
+  if (tier == state_tier_) return;
+  const at::NoGradGuard no_grad;
+  // All or nothing: there may not be memory for it.
+  std::vector<std::vector<at::Tensor>> moved(state_.size());
+  for (size_t s = 0; s < state_.size(); ++s) {
+    for (const at::Tensor& buffer : state_[s]) {
+      moved[s].push_back(AccountedEmpty(model_->ledger, MemoryCategory::kOptimizer, buffer.numel(),
+                                        buffer.scalar_type(), model_->options.device, tier));
+      moved[s].back().copy_(buffer);
+    }
+  }
+  state_ = std::move(moved);
+  state_tier_ = tier;
 }
 
 std::vector<NamedState> ShardedOptimizer::state(int group) const {

@@ -21,6 +21,9 @@ class ShardedOptimizer {
   // One update of the model's shards by `gradients / divisor`, laid out alike.
   void Step(const std::vector<at::Tensor>& gradients, double divisor, double learning_rate);
 
+  // Where the state is from now on, but for the master weights, which stay.
+  void MoveStateTo(MemoryTier tier);
+
   // The tensors themselves: the master weights, and what the optimizer keeps beside them.
   std::vector<NamedState> state(int group) const;
   const Optimizer& optimizer() const { return *optimizer_; }
@@ -31,7 +34,8 @@ class ShardedOptimizer {
  private:
   ShardedModel::Impl* const model_;
   const std::shared_ptr<const Optimizer> optimizer_;
-  std::vector<std::vector<at::Tensor>> state_;  // as optimizer_->state() has it, then by group
+  std::vector<std::vector<at::Tensor>> state_;  // as optimizer_->state() has it, then by group; in state_tier_
+  MemoryTier state_tier_;
   int64_t steps_ = 0;
 
   // Elements of a group's shard that are decayed alike; padding belongs to what is before it.

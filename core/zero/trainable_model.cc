@@ -116,7 +116,13 @@ void TrainableModel::Restore(int64_t steps) {
 
 const at::Tensor& TrainableModel::gradient(int group) const { return impl_->gradient->parts()[group]; }
 
+void TrainableModel::OffloadState() {
+  impl_->gradient->Release();
+  impl_->optimizer->MoveStateTo(MemoryTier::kHost);
+}
+
 double TrainableModel::ForwardBackward(const PackedSequences& batch, const LossFunction& loss) {
+  impl_->gradient->Allocate();
   return impl_->ForwardBackward(batch, loss);
 }
 
@@ -133,12 +139,14 @@ StepResult TrainableModel::Step(double learning_rate, double max_norm) {
   const at::NoGradGuard no_grad;
   const MemoryScope temporaries(impl.sharded->ledger, MemoryCategory::kOptimizer);
   StepResult result;
+  impl.gradient->Allocate();
   impl.gradient->FinishSync();
   result.grad_norm = impl.gradient->Norm();
   ThrowAtFailPoint("trainable_model.step");
   if (std::isfinite(result.grad_norm)) {
     // As torch.nn.utils.clip_grad_norm_ does it.
     const double clip = max_norm > 0 ? std::min(1.0, max_norm / (result.grad_norm + 1e-6)) : 1.0;
+    impl.optimizer->MoveStateTo(impl.trained->shard_tier());
     impl.optimizer->Step(impl.gradient->parts(), 1 / clip, learning_rate);
     if (impl.average != nullptr) impl.average->Update();
     impl.RefreshComputeWeights();

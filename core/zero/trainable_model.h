@@ -79,6 +79,10 @@ class TrainableModel {
   // Clips to max_norm (0 = off), takes the optimizer's step, clears the gradient.
   StepResult Step(double learning_rate, double max_norm);
 
+  // Between steps: what only they need beside the weights has no memory on the device until the next micro-batch, or
+  // Step. The optimizer's state waits in host memory, the gradient, which is zero, nowhere.
+  void OffloadState();
+
   const Optimizer& optimizer() const;
   int64_t steps() const;  // applied, skipped ones not counted
 
@@ -90,7 +94,8 @@ class TrainableModel {
   void Restore(int64_t steps);
 
   // The gradient so far, laid out as trained().shard(group) is. What Step itself still sums over ranks (all of it at
-  // stage 0 and with no_sync; replicas) is not yet in it.
+  // stage 0 and with no_sync; replicas) is not yet in it. Not
+  // between OffloadState and the next micro-batch.
   const at::Tensor& gradient(int group) const;
 
   // Writes a Hugging Face folder (of adapters one of theirs, with the tokenizer of TokenizerFolder): config.json and

@@ -37,7 +37,7 @@ absl::Status CheckHostBudgets(const RunConfig& c) {
                                  "\"); use device_memory_budget"));
   };
   const auto offloads = [](const TrainerConfig& t) {
-    return t.adam_offload() || t.activation_offload() || t.ema_decay() != 0;
+    return t.adam_offload() || t.sleep_offload() || t.activation_offload() || t.ema_decay() != 0;
   };
   QUARTET_RETURN_IF_ERROR(check("rollout", c.services().rollout(), c.services().rollout().device() == "cuda"));
   QUARTET_RETURN_IF_ERROR(check("policy_trainer", c.services().policy_trainer(),

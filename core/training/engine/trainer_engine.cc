@@ -145,7 +145,8 @@ absl::Status TrainerEngine::Save(const SaveCall& call, SaveSummary* summary) {
 }
 
 absl::Status TrainerEngine::Sleep() {
-  return Compute("going to sleep", [] {
+  return Compute("going to sleep", [this] {
+    if (impl_->config.sleep_offload()) impl_->trainable->OffloadState();
     GiveBackFreedBlocks();
     return absl::OkStatus();
   });

@@ -48,7 +48,8 @@ class TrainerEngine {
   // Writes folders that must not exist. Collective. An error of any rank is every rank's and leaves them in step.
   absl::Status Save(const SaveCall& call, SaveSummary* summary);
 
-  // Gives back what only a call needs: memory that its temporaries had, and that is kept for the next call's.
+  // Gives back what only a call needs: memory that its temporaries had, and that is kept for the next call's; with
+  // sleep_offload what only Update needs, too.
   absl::Status Sleep();
 
   RankInfo Info() const;
