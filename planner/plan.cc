@@ -1,6 +1,7 @@
 #include "planner/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -112,25 +113,34 @@ std::vector<int> GroupsOfRank(const RunConfig& config, const std::string& servic
   return sizes;
 }
 
-// What a place has to have room for. Where the rollout sleeps while others train, that is the larger of two phases.
-struct PhaseBytes {
-  int64_t generating = 0;
-  int64_t training = 0;
+// Whether the rollout and the trainers sleep while the other works; whether each trainer does while the other works.
+struct Turns {
+  bool sleep = false;
+  bool trainers = false;
+};
 
-  int64_t most() const { return std::max(generating, training); }
-  // Of what is there in both.
+// What a place has to have room for: the largest of the phases of a step. Where nobody sleeps all are alike.
+class PhaseBytes {
+ public:
+  int64_t most() const { return *std::ranges::max_element(phases_); }
+  // Of what is there in all.
   void Add(int64_t bytes) {
-    generating += bytes;
-    training += bytes;
+    for (int64_t& phase : phases_) phase += bytes;
   }
-  // Of a rank, which takes `awake` bytes. The scorer judges answers while others are generated, and is asked for the
-  // reference's log-probabilities beside the trainers.
-  void Add(int64_t awake, const RunConfig& config, const ServicePlan& service, int64_t (ServicePlan::*asleep)() const) {
-    const bool sleeps = config.rollout().enable_sleep() && service.service != "scorer";
-    const bool is_rollout = service.service == "rollout";
-    generating += sleeps && !is_rollout ? (service.*asleep)() : awake;
-    training += sleeps && is_rollout ? (service.*asleep)() : awake;
+  // Of a rank, which takes `awake` bytes, and `asleep` in the phases of others. The scorer judges answers while others
+  // are generated, and is asked for the reference's log-probabilities beside the trainers.
+  void Add(const std::string& service, const Turns& turns, int64_t awake, int64_t asleep) {
+    const auto works = [&](Phase phase) {
+      if (!turns.sleep || service == "scorer") return true;
+      if (service == "rollout" || phase == kGenerating) return (service == "rollout") == (phase == kGenerating);
+      return !turns.trainers || (service == "policy_trainer") == (phase == kPolicy);
+    };
+    for (const Phase phase : {kGenerating, kPolicy, kCritic}) phases_[phase] += works(phase) ? awake : asleep;
   }
+
+ private:
+  enum Phase { kGenerating, kPolicy, kCritic };  // the last two one, where the trainers work side by side
+  std::array<int64_t, 3> phases_ = {};
 };
 
 // Of programs without a limit nothing is known.
@@ -212,6 +222,7 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
     }
   }
   QUARTET_ASSIGN_OR_RETURN(const auto places, PlaceRanks(config));
+  const Turns turns = {.sleep = config.rollout().enable_sleep(), .trainers = ComputeInTurn(config)};
   Plan plan;
   struct Place {
     std::map<std::string, int> ranks;
@@ -256,11 +267,11 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
     for (const auto& [node, gpu] : places.at(service)) {
       Place& host = hosts[node];
       ++host.ranks[service];
-      host.bytes.Add(use.host_bytes(), config, use, &ServicePlan::asleep_host_bytes);
+      host.bytes.Add(service, turns, use.host_bytes(), use.asleep_host_bytes());
       if (!use.on_gpu) continue;
       Place& device = gpus[{node, gpu}];
       ++device.ranks[service];
-      device.bytes.Add(use.device_bytes(), config, use, &ServicePlan::asleep_device_bytes);
+      device.bytes.Add(service, turns, use.device_bytes(), use.asleep_device_bytes());
     }
     plan.services.push_back(std::move(use));
   }

@@ -478,30 +478,40 @@ TEST(Plan, CountsASequenceForEachTurnOfAnAgentsEpisodes) {
 }
 
 TEST(Plan, NeedsRoomForOnePhaseAtATimeWhereTheRolloutSleeps) {
-  const auto plan = [model = NewModel()](const std::string& enable_sleep) {
-    auto made =
-        Planner(kServiceNames, {}).MakePlan(OnGpus(model, int64_t{1} << 30, {"rollout.enable_sleep=" + enable_sleep}));
+  const auto plan = [model = NewModel()](const std::vector<std::string>& overrides) {
+    auto made = Planner(kServiceNames, {}).MakePlan(OnGpus(model, int64_t{1} << 30, overrides));
     EXPECT_TRUE(made.ok()) << made.status();
     return *std::move(made);
   };
-  const Plan awake = plan("false"), sleeps = plan("true");
-  int64_t all = 0, generating = 0, training = 0;
-  for (const ServicePlan& service : sleeps.services) {
-    const bool is_rollout = service.service == "rollout", is_scorer = service.service == "scorer";
-    const int64_t bytes = service.device_bytes(), asleep = is_scorer ? bytes : service.asleep_device_bytes();
-    if (!is_scorer) {
-      EXPECT_LT(asleep, bytes) << service.service;
+  const auto sum = [](const Plan& plan, const std::vector<std::string>& working) {
+    int64_t bytes = 0;
+    for (const ServicePlan& service : plan.services) {
+      const bool works = std::ranges::find(working, service.service) != working.end();
+      bytes += works ? service.device_bytes() : service.asleep_device_bytes();
     }
-    if (is_rollout) {
-      EXPECT_EQ(asleep, 0) << "neither cache nor weights";
-    }
-    all += bytes;
-    generating += is_rollout ? bytes : asleep;
-    training += is_rollout ? asleep : bytes;
-  }
+    return bytes;
+  };
+  const Plan awake = plan({}), sleeps = plan({"rollout.enable_sleep=true"});
   ASSERT_EQ(sleeps.devices.size(), 1);
-  EXPECT_EQ(awake.devices[0].bytes, all);
-  EXPECT_EQ(sleeps.devices[0].bytes, std::max(generating, training));
+  EXPECT_EQ(awake.devices[0].bytes, sum(awake, kServiceNames));
+  const int64_t policy = sum(sleeps, {"policy_trainer", "scorer"}), critic = sum(sleeps, {"critic_trainer", "scorer"});
+  EXPECT_EQ(sleeps.devices[0].bytes, std::max({sum(sleeps, {"rollout", "scorer"}), policy, critic}));
+  const Plan offloads = plan({"rollout.enable_sleep=true", "actor.sleep_offload=true", "critic.sleep_offload=true"});
+  for (size_t i = 0; i < sleeps.services.size(); ++i) {
+    const ServicePlan &stays = sleeps.services[i], &leaves = offloads.services[i];
+    SCOPED_TRACE(stays.service);
+    EXPECT_EQ(leaves.device_bytes(), stays.device_bytes());
+    if (stays.service == "rollout") {
+      EXPECT_EQ(stays.asleep_device_bytes(), 0) << "neither cache nor weights";
+    }
+    if (!stays.service.ends_with("_trainer")) continue;
+    EXPECT_LT(stays.asleep_device_bytes(), stays.device_bytes());
+    // Of 16 bytes a parameter 12: the gradient, and two moments, which are on the host.
+    const int64_t states = leaves.host_bytes() - stays.host_bytes();
+    EXPECT_GT(states, 0);
+    EXPECT_EQ(stays.asleep_device_bytes() - leaves.asleep_device_bytes(), states * 3 / 2);
+  }
+  EXPECT_LT(offloads.devices[0].bytes, sleeps.devices[0].bytes);
 }
 
 TEST(Plan, OfSeveralEnginesEachHasItsPartOfTheBatch) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/batches/micro_batches.h"
+#include "core/config/placement.h"
 #include "planner/cache_use.h"
 #include "planner/links.h"
 
@@ -176,9 +177,11 @@ std::string MicroBatchLine(const RunConfig& config, const Plan& plan) {
 
 std::string SleepLine(const RunConfig& config) {
   if (!config.rollout().enable_sleep()) return "";
-  return "\nThe rollout and the trainers sleep in turn (rollout.enable_sleep): each place needs room for the larger of "
-         "two "
-         "phases, not for all peaks at once\n";
+  return absl::StrCat(
+      "\nThe rollout and the trainers sleep in turn (rollout.enable_sleep): each place needs room for the ",
+      ComputeInTurn(config) ? "largest of three phases (answers, policy, critic)"
+                            : "larger of two phases (answers, training)",
+      ", not for all peaks at once\n");
 }
 
 std::string CacheLine(const RunConfig& config, const Plan& plan) {

@@ -149,8 +149,10 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
     }
     if (!tokens.empty()) ladders.push_back(tokens);
   }
-  if (services.count("rollout") > 0 && services.count("policy_trainer") > 0 && !config.rollout().enable_sleep()) {
-    ladders.push_back({{"rollout.enable_sleep=true"}});
+  if (services.count("rollout") > 0 && services.count("policy_trainer") > 0) {
+    Ladder sleep = {{"rollout.enable_sleep=true"}, {"rollout.enable_sleep=true", "actor.sleep_offload=true"}};
+    if (services.count("critic_trainer") > 0) sleep.back().emplace_back("critic.sleep_offload=true");
+    ladders.push_back(sleep);
   }
   if (services.count("policy_trainer") > 0 && services.count("critic_trainer") > 0) {
     ladders.push_back(BothTrainersTokenLadder(config.actor(), config.critic()));

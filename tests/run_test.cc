@@ -525,15 +525,15 @@ TEST(Run, LearnsTheSameWhereItsRolloutSleepsWhileOthersTrain) {
   const TinyRun run =
       WriteTinyRun(harness, WriteTinyModel(harness, "model"), 1,
                    {"services.rollout.ranks=2", "train.max_steps=4", "algorithm.critic_warmup_steps=2"});
-  const auto records = [&](const std::string& name, const std::string& enable_sleep) {
-    const auto outcome = harness.Run(kOrchestrator,
-                                     With(run.arguments, {"--launch", "--set=run_dir=" + harness.Path(name),
-                                                          "--set=rollout.enable_sleep=" + enable_sleep}),
-                                     absl::Seconds(120));
+  const auto records = [&](const std::string& name, const std::vector<std::string>& more) {
+    const auto arguments = With(run.arguments, {"--launch", "--set=run_dir=" + harness.Path(name)});
+    const auto outcome = harness.Run(kOrchestrator, With(arguments, more), absl::Seconds(120));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return ReadRecords(harness.Path(name) + "/metrics.jsonl");
   };
-  const auto asleep = records("asleep", "true"), awake = records("awake", "false");
+  const auto asleep = records("asleep", {"--set=rollout.enable_sleep=true", "--set=actor.sleep_offload=true",
+                                         "--set=critic.sleep_offload=true"}),
+             awake = records("awake", {});
   ASSERT_EQ(asleep.size(), 4u);
   ASSERT_EQ(awake.size(), 4u);
   for (size_t step = 0; step < 2; ++step) {

@@ -1,6 +1,7 @@
 #include "core/config/placement.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -188,6 +189,32 @@ absl::StatusOr<std::map<std::string, Places>> PlaceRanks(const RunConfig& c) {
     QUARTET_ASSIGN_OR_RETURN(placed[service], FreePlaces(service, PlacementOf(c, service), &free));
   }
   return placed;
+}
+
+bool ComputeInTurn(const RunConfig& c) {
+  const absl::StatusOr<std::map<std::string, Places>> placed = PlaceRanks(c);
+  if (!placed.ok()) return false;
+  struct Taken {
+    int services = 0;
+    bool several_ranks = false;
+  };
+  std::map<std::pair<int, int>, Taken> taken;  // by node and GPU
+  for (const std::string& service : PpoServices(c)) {
+    if (service == "rollout" || (service == "scorer" && !ReferenceOf(c).has_value())) continue;
+    const Places& places = placed->at(service);
+    std::set<std::pair<int, int>> own;
+    for (const RankPlace& place : places) own.emplace(place.node, place.gpu);
+    for (const auto& place : own) {
+      ++taken[place].services;
+      taken[place].several_ranks |= places.size() > 1;
+    }
+  }
+  // Without a cluster it is not known which services are on one host.
+  return std::ranges::any_of(taken, [&](const auto& entry) {
+    const auto& [place, there] = entry;
+    const bool collectives_wait = there.several_ranks && place.second >= 0 && c.has_cluster();
+    return there.services > 1 && (c.rollout().enable_sleep() || collectives_wait);
+  });
 }
 
 }  // namespace quartet

@@ -139,5 +139,36 @@ TEST(PlaceRanks, SaysWhatIsMissing) {
               HasSubstr("services.rollout.ranks"));
 }
 
+TEST(ComputeInTurn, WhereTrainersOfSeveralRanksHaveAGpuInCommon) {
+  const auto in_turn = [](int nodes, int gpus, const Strings& more) {
+    const auto config = OnCluster(nodes, gpus, more);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() && ComputeInTurn(*config);
+  };
+  const Strings apart = {"services.rollout.num_gpus_per_node=2", "services.policy_trainer.num_gpus_per_node=2",
+                         "services.critic_trainer.num_gpus_per_node=2", "services.scorer.num_gpus_per_node=2"};
+  EXPECT_TRUE(in_turn(1, 2, {}));
+  EXPECT_FALSE(in_turn(1, 8, apart));
+  EXPECT_FALSE(in_turn(1, 1, {})) << "a rank alone waits for no other";
+  EXPECT_TRUE(in_turn(1, 1, {"rollout.enable_sleep=true"}));
+  Strings asleep = apart;
+  asleep.emplace_back("rollout.enable_sleep=true");
+  EXPECT_FALSE(in_turn(1, 8, asleep));
+  // Without a critic, and with the reference's scorer elsewhere, there is nobody to wait for.
+  const Strings elsewhere = {"algorithm.advantage_estimator=rloo", "services.scorer.device=cpu"};
+  EXPECT_FALSE(in_turn(1, 2, elsewhere));
+}
+
+TEST(ComputeInTurn, OnCpusOnlyWhereMemoryIsHeldInTurn) {
+  const auto in_turn = [](const Strings& overrides) {
+    const auto config = LoadRunConfig("", overrides, "");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() && ComputeInTurn(*config);
+  };
+  EXPECT_FALSE(in_turn({"services.policy_trainer.ranks=2"}));
+  EXPECT_TRUE(in_turn({"rollout.enable_sleep=true"}));
+  EXPECT_FALSE(in_turn({"rollout.enable_sleep=true", "cluster.num_nodes=4"})) << "each has a host of its own";
+}
+
 }  // namespace
 }  // namespace quartet

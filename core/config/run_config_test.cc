@@ -344,6 +344,10 @@ TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
               {"services.critic_trainer.host_memory_budget has no effect"});
   ExpectError({"actor.zero_stage=0", "actor.shard_size=8"}, {"actor.shard_size has no effect", "zero_stage is 0"});
   ExpectError({"critic.zero_stage=0", "critic.no_sync=true"}, {"critic.no_sync has no effect"});
+  ExpectError({"actor.sleep_offload=true"}, {"actor.sleep_offload has no effect", "rollout.enable_sleep is false"});
+  ExpectError({"rollout.enable_sleep=true", "critic.sleep_offload=true", "critic.adam_offload=true"},
+              {"critic.sleep_offload", "critic.adam_offload is set", "all the time"});
+  ExpectError({"critic.sleep_offload=true"}, {"critic.sleep_offload"}, Program::kRewardModel);
   ExpectError({"actor.activation_offload=true", "actor.gradient_checkpointing=false"},
               {"actor.activation_offload has no effect", "gradient_checkpointing"});
   ExpectError({"train.max_ckpt_num=5"}, {"max_ckpt_num has no effect", "train.save_steps"});
@@ -528,6 +532,7 @@ TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
                      "actor.ema_decay=0.992", "actor.activation_offload=true"}),
             "");
   EXPECT_EQ(ErrorOf({"critic.adam_offload=true", "critic.offload_param=true"}), "");
+  EXPECT_EQ(ErrorOf({"rollout.enable_sleep=true", "actor.sleep_offload=true", "critic.sleep_offload=true"}), "");
   EXPECT_EQ(ErrorOf({"critic.adam_offload=true", "services.critic_trainer.host_memory_budget=5"}), "");
   EXPECT_EQ(ErrorOf({"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1"}), "");
   EXPECT_EQ(ErrorOf({"algorithm.kl.init_kl_coef=0"}), "");

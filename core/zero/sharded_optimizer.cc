@@ -8,21 +8,12 @@
 #include <utility>
 
 #include "core/base/fail_point.h"
-#include "core/memory/accounted_tensor.h"
 
 namespace quartet {
 
 ShardedOptimizer::ShardedOptimizer(ShardedModel::Impl* model, std::shared_ptr<const Optimizer> optimizer)
-    : model_(model),
-      optimizer_(std::move(optimizer)),
-      state_(optimizer_->state().size()),
-      state_tier_(model->shard_tier()) {
-  const at::NoGradGuard no_grad;
+    : model_(model), optimizer_(std::move(optimizer)), state_tier_(model->shard_tier()), state_(NewState(state_tier_)) {
   for (int g = 0; g < static_cast<int>(model->flat.size()); ++g) {
-    for (std::vector<at::Tensor>& buffers : state_) {
-      buffers.push_back(model->Zeros(state_tier_, MemoryCategory::kOptimizer, model->groups[g].shard.numel(),
-                                     model->state_dtype()));
-    }
     const auto& parameters = model->layout.groups[g].parameters;
     const FlatGroup& flat = model->flat[g];
     const int64_t begin = model->shard_begin(g), end = begin + flat.shard;
@@ -38,6 +29,17 @@ ShardedOptimizer::ShardedOptimizer(ShardedModel::Impl* model, std::shared_ptr<co
       }
     }
   }
+}
+
+ShardedOptimizer::State ShardedOptimizer::NewState(MemoryTier tier) const {
+  const at::NoGradGuard no_grad;
+  State state(optimizer_->state().size());
+  for (std::vector<at::Tensor>& buffers : state) {
+    for (const ShardedGroup& group : model_->groups) {
+      buffers.push_back(model_->Zeros(tier, MemoryCategory::kOptimizer, group.shard.numel(), model_->state_dtype()));
+    }
+  }
+  return state;
 }
 
 void ShardedOptimizer::Step(const std::vector<at::Tensor>& gradients, double divisor, double learning_rate) {
@@ -65,15 +67,11 @@ void ShardedOptimizer::Step(const std::vector<at::Tensor>& gradients, double div
 void ShardedOptimizer::MoveStateTo(MemoryTier tier) {
   if (tier == state_tier_) return;
   const at::NoGradGuard no_grad;
-  // All or nothing: there may not be memory for it.
-  std::vector<std::vector<at::Tensor>> moved(state_.size());
+  State moved = tier == MemoryTier::kHost && !pinned_.empty() ? pinned_ : NewState(tier);
   for (size_t s = 0; s < state_.size(); ++s) {
-    for (const at::Tensor& buffer : state_[s]) {
-      moved[s].push_back(AccountedEmpty(model_->ledger, MemoryCategory::kOptimizer, buffer.numel(),
-                                        buffer.scalar_type(), model_->options.device, tier));
-      moved[s].back().copy_(buffer);
-    }
+    for (size_t g = 0; g < state_[s].size(); ++g) moved[s][g].copy_(state_[s][g]);
   }
+  if (tier == MemoryTier::kHost && model_->host_is_apart()) pinned_ = moved;
   state_ = std::move(moved);
   state_tier_ = tier;
 }

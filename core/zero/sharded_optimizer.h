@@ -32,10 +32,15 @@ class ShardedOptimizer {
   void set_steps(int64_t steps) { steps_ = steps; }
 
  private:
+  using State = std::vector<std::vector<at::Tensor>>;  // as optimizer_->state() has it, then by group
+
+  State NewState(MemoryTier tier) const;  // zero
+
   ShardedModel::Impl* const model_;
   const std::shared_ptr<const Optimizer> optimizer_;
-  std::vector<std::vector<at::Tensor>> state_;  // as optimizer_->state() has it, then by group; in state_tier_
   MemoryTier state_tier_;
+  State state_;   // there
+  State pinned_;  // what it has moved to in host memory once stays: to pin memory takes longer than the copy
   int64_t steps_ = 0;
 
   // Elements of a group's shard that are decayed alike; padding belongs to what is before it.

@@ -16,6 +16,7 @@
 #include "core/base/trace.h"
 #include "core/checkpoint/run_checkpoints.h"
 #include "core/clients/handshake.h"
+#include "core/clients/memory_turns.h"
 #include "core/config/services.h"
 #include "core/rl/kl.h"
 #include "orchestrator/checks/start_check.h"
@@ -23,7 +24,6 @@
 #include "orchestrator/loop/experience/batch_annotator.h"
 #include "orchestrator/loop/experience/batch_sampler.h"
 #include "orchestrator/loop/experience/experience.h"
-#include "orchestrator/loop/memory_turns.h"
 #include "orchestrator/loop/ppo_checkpoints.h"
 #include "orchestrator/loop/report/batch_file.h"
 #include "orchestrator/loop/report/canary_of.h"
@@ -45,8 +45,8 @@ class PpoLoop {
         start_(StartOf(run)),
         kl_controller_(start_.kl_coefficient, config_.algorithm().kl().kl_target(),
                        config_.algorithm().kl().kl_horizon()),
-        annotator_(config_, run.services, run.view),
         memory_(config_, run.services),
+        annotator_(config_, run.services, memory_, run.view),
         checkpoints_(run) {}
 
   absl::StatusOr<PpoSummary> Run();
@@ -92,8 +92,8 @@ class PpoLoop {
   const LoopState start_;
   KlController kl_controller_;
   std::optional<BatchSampler> sampler_;
-  BatchAnnotator annotator_;
   MemoryTurns memory_;
+  BatchAnnotator annotator_;
   std::optional<Updates> updates_;
   PpoCheckpoints checkpoints_;
   int64_t steps_ = 0;  // at most
@@ -161,7 +161,8 @@ absl::Status PpoLoop::Prepare() {
   QUARTET_ASSIGN_OR_RETURN(const Handshake handshake,
                            ShakeHands(run_.services, config_, run_.tokenizer.vocab_size(), run_.view.ShowLoading()));
   QUARTET_RETURN_IF_ERROR(CheckStart(config_, run_.resume, run_.folder.checkpoints_path(), handshake));
-  QUARTET_ASSIGN_OR_RETURN(updates_, Updates::Create(config_, run_.services, handshake, steps_, start_.steps_done));
+  QUARTET_ASSIGN_OR_RETURN(updates_,
+                           Updates::Create(config_, run_.services, memory_, handshake, steps_, start_.steps_done));
   if (!handshake.rollout.http_url().empty()) {
     run_.view.Print(absl::StrCat("the policy answers HTTP at ", handshake.rollout.http_url(), ", as model \"",
                                  handshake.rollout.served_model_name(), "\""));
@@ -212,7 +213,7 @@ absl::Status PpoLoop::Step(int64_t step) {
 
   QUARTET_RETURN_IF_ERROR(memory_.GiveToTrainers(static_cast<uint64_t>(step)));
 
-  // 2. Side by side: reference log-probabilities, values, the policy's own log-probabilities.
+  // 2. Side by side or in turn: values, reference log-probabilities, the policy's own log-probabilities.
   const Stopwatch forwards;
   BeginPhase(absl::StrCat(UsesReference(config_) ? "reference, " : "", UsesCritic(config_) ? "values, " : "",
                           "log-probabilities"));
@@ -243,7 +244,7 @@ absl::Status PpoLoop::Step(int64_t step) {
     if (kl.has_value()) kl_controller_.Update(*kl, static_cast<int64_t>(batch.size()));
   }
 
-  // 4. Policy and critic learn, side by side.
+  // 4. Policy and critic learn, side by side or in turn.
   const bool trains_policy = updates_->TrainsPolicy(step);
   BeginPhase(!UsesCritic(config_) ? "policy update" : trains_policy ? "policy and critic update" : "critic update");
   QUARTET_RETURN_IF_ERROR(updates_->Run(step, batch, kl_coefficient, &metrics));

@@ -76,15 +76,14 @@ TEST_F(PpoTest, HasRolloutAndTrainersHoldTheirMemoryInTurn) {
   };
   add({"rollout.Resume"});
   for (int step = 0; step < 2; ++step) {  // the policy stays as it was read
-    add({"rollout.Generate", "rollout.Sleep at level 2", "critic_trainer.Update"});
+    add({"rollout.Generate", "rollout.Sleep at level 2", "critic_trainer.Sleep", "policy_trainer.Sleep",
+         "critic_trainer.Update"});
     add(wakes);
     add({"rollout.Resume"});
   }
-  add({"rollout.Generate", "rollout.Sleep at level 2"});
-  // The updates side by side.
-  const auto updates = calls.begin() + static_cast<std::ptrdiff_t>(std::min(expected.size(), calls.size()));
-  std::sort(updates, updates + std::min<std::ptrdiff_t>(2, calls.end() - updates));
-  add({"critic_trainer.Update", "policy_trainer.Update", "policy_trainer.Publish"});
+  // What the critic has is asked for first.
+  add({"rollout.Generate", "rollout.Sleep at level 2", "critic_trainer.Sleep", "policy_trainer.Update",
+       "policy_trainer.Sleep", "critic_trainer.Update", "policy_trainer.Publish"});
   add(wakes);
   add({"rollout.BeginUpdate", "rollout.CommitUpdate", "rollout.Resume", "policy_trainer.SaveCheckpoint",
        "policy_trainer.Sleep", "critic_trainer.Sleep"});

@@ -111,8 +111,8 @@ absl::StatusOr<Result> Update(const RunConfig& config, const std::string& model,
 
 }  // namespace
 
-absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& services, const Handshake& handshake,
-                                        int64_t steps, int64_t steps_done) {
+absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& services, MemoryTurns& memory,
+                                        const Handshake& handshake, int64_t steps, int64_t steps_done) {
   const AlgorithmConfig& algorithm = config.algorithm();
   const auto make = [&](const TrainerConfig& section, int64_t epochs, int64_t steps_an_epoch, int64_t warmup_steps,
                         const ServiceInfo& info) -> absl::StatusOr<Trainer> {
@@ -133,7 +133,7 @@ absl::StatusOr<Updates> Updates::Create(const RunConfig& config, Services& servi
     QUARTET_ASSIGN_OR_RETURN(critic, make(config.critic(), algorithm.critic_epochs(), CriticUpdatesPerBatch(config), 0,
                                           *handshake.critic_trainer));
   }
-  return Updates(config, services, policy, critic);
+  return Updates(config, services, memory, policy, critic);
 }
 
 bool Updates::TrainsPolicy(int64_t step) const { return step >= config_->algorithm().critic_warmup_steps(); }
@@ -153,16 +153,22 @@ absl::Status Updates::Run(int64_t step, const std::vector<Experience>& batch, do
   critic_header.set_value_clip(algorithm.value_clip());
 
   double policy_seconds = 0, critic_seconds = 0;
-  auto policy_future = SideBySide(&policy_seconds, [&]() -> absl::StatusOr<Result> {
-    if (!TrainsPolicy(step)) return Result();
-    return Update(*config_, "policy", *services_->policy_trainer, step, policy_header, batch,
-                  PolicyArrays(*config_, policy_header.loss()), &policy_);
-  });
-  auto critic_future = SideBySide(&critic_seconds, [&]() -> absl::StatusOr<Result> {
+  const auto update_policy = [&]() -> absl::StatusOr<Result> {
+    Result result;
+    if (TrainsPolicy(step)) {
+      QUARTET_ASSIGN_OR_RETURN(result, Update(*config_, "policy", *services_->policy_trainer, step, policy_header,
+                                              batch, PolicyArrays(*config_, policy_header.loss()), &policy_));
+    }
+    QUARTET_RETURN_IF_ERROR(memory_->RestPolicy());
+    return result;
+  };
+  const auto update_critic = [&]() -> absl::StatusOr<Result> {
     if (!critic_.has_value()) return Result();
     return Update(*config_, "critic", *services_->critic_trainer, step, critic_header, batch, CriticArrays(),
                   &*critic_);
-  });
+  };
+  auto policy_future = SideBySide(&policy_seconds, update_policy, memory_->how());
+  auto critic_future = SideBySide(&critic_seconds, update_critic, memory_->how());
   const auto policy_done = policy_future.get();
   const auto critic_done = critic_future.get();
   QUARTET_ASSIGN_OR_RETURN(const Result policy, policy_done);

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/clients/handshake.h"
+#include "core/clients/memory_turns.h"
 #include "core/clients/service_clients.h"
 #include "core/rl/learning_rate.h"
 #include "core/run_folder/records/metrics.h"
@@ -16,16 +17,16 @@
 
 namespace quartet {
 
-// One thread. `config` and `services` outlive it.
+// One thread. `config`, `services` and `memory` outlive it.
 class Updates {
  public:
   // For a run of `steps` PPO steps, of which `steps_done` are behind it: the schedules of learning rates go on there.
   // `handshake`: what the trainers have applied by now.
-  static absl::StatusOr<Updates> Create(const RunConfig& config, Services& services, const Handshake& handshake,
-                                        int64_t steps, int64_t steps_done);
+  static absl::StatusOr<Updates> Create(const RunConfig& config, Services& services, MemoryTurns& memory,
+                                        const Handshake& handshake, int64_t steps, int64_t steps_done);
 
-  // All optimizer steps of one PPO step, policy and critic side by side. `kl_coefficient`: of a KL in the loss.
-  // FAILED_PRECONDITION where the gradients of several in a row were not finite.
+  // All optimizer steps of one PPO step, policy and critic side by side or in turn. `kl_coefficient`: of a KL in the
+  // loss. FAILED_PRECONDITION where the gradients of several in a row were not finite.
   absl::Status Run(int64_t step, const std::vector<Experience>& batch, double kl_coefficient, Metrics* metrics);
 
   // Whether Run changes the policy: not while the critic warms up.
@@ -46,11 +47,13 @@ class Updates {
   };
 
  private:
-  Updates(const RunConfig& config, Services& services, Trainer policy, std::optional<Trainer> critic)
-      : config_(&config), services_(&services), policy_(policy), critic_(critic) {}
+  Updates(const RunConfig& config, Services& services, MemoryTurns& memory, Trainer policy,
+          std::optional<Trainer> critic)
+      : config_(&config), services_(&services), memory_(&memory), policy_(policy), critic_(critic) {}
 
   const RunConfig* config_;
   Services* services_;
+  MemoryTurns* memory_;
   Trainer policy_;
   std::optional<Trainer> critic_;
 };

@@ -94,25 +94,28 @@ absl::Status BatchAnnotator::Annotate(int64_t step, std::vector<Experience>* bat
   using Values = std::vector<std::vector<float>>;
   double reference_seconds = 0, values_seconds = 0, log_probs_seconds = 0;
   // What the run does not use stays empty.
-  auto reference = SideBySide(&reference_seconds, [&]() -> absl::StatusOr<Values> {
+  const auto start = [this](double* seconds, auto work) { return SideBySide(seconds, work, memory_.how()); };
+  auto values = start(&values_seconds, [&]() -> absl::StatusOr<Values> {
+    if (!UsesCritic(config_)) return Values(sequences.size());
+    QUARTET_ASSIGN_OR_RETURN(Values all, services_.critic_trainer->Values(sequences));
+    QUARTET_RETURN_IF_ERROR(memory_.RestCritic());
+    return all;
+  });
+  auto reference = start(&reference_seconds, [&]() -> absl::StatusOr<Values> {
     if (!UsesReference(config_)) return Values(sequences.size());
     if (ReferenceIsBase(config_)) {
       return services_.policy_trainer->LogProbs(temperature, sequences, /*without_adapters=*/true);
     }
     return services_.scorer->ReferenceLogProbs(temperature, sequences);
   });
-  auto values = SideBySide(&values_seconds, [&]() -> absl::StatusOr<Values> {
-    if (!UsesCritic(config_)) return Values(sequences.size());
-    return services_.critic_trainer->Values(sequences);
-  });
   const std::vector<size_t> first = RecomputedAtFirst(config_.algorithm(), step, batch->size());
-  auto log_probs = SideBySide(&log_probs_seconds, [&] { return Recompute(*batch, first); });
+  auto log_probs = start(&log_probs_seconds, [&] { return Recompute(*batch, first); });
   // All are waited for before any error is returned: they use what lies on this stack.
-  auto reference_done = reference.get();
   auto values_done = values.get();
+  auto reference_done = reference.get();
   auto log_probs_done = log_probs.get();
-  QUARTET_RETURN_IF_ERROR(reference_done.status());
   QUARTET_RETURN_IF_ERROR(values_done.status());
+  QUARTET_RETURN_IF_ERROR(reference_done.status());
   QUARTET_RETURN_IF_ERROR(log_probs_done.status());
 
   Take(*reference_done, all, &Experience::reference_log_probs, batch);

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/clients/memory_turns.h"
 #include "core/clients/service_clients.h"
 #include "core/run_folder/records/metrics.h"
 #include "core/terminal/terminal_view.h"
@@ -39,12 +40,13 @@ void AddLogProbMetrics(const LogProbDifference& difference, Metrics* metrics);
 // One thread. What it is made with outlives it.
 class BatchAnnotator {
  public:
-  BatchAnnotator(const RunConfig& config, Services& services, TerminalView& view)
-      : config_(config), services_(services), view_(view) {}
+  BatchAnnotator(const RunConfig& config, Services& services, MemoryTurns& memory, TerminalView& view)
+      : config_(config), services_(services), memory_(memory), view_(view) {}
 
-  // Asks all of them side by side and fills in log_probs, reference_log_probs and values; what the run does not use
-  // stays empty. Metrics: rollout/log_prob_diff_*, policy/log_probs_recomputed and time/*. FAILED_PRECONDITION where
-  // the trainer's and the rollout's log-probabilities differ by more than train.max_log_prob_diff_mean.
+  // Asks all of them, side by side or in turn, the policy last, and fills in log_probs, reference_log_probs and values;
+  // what the run does not use stays empty. Metrics: rollout/log_prob_diff_*, policy/log_probs_recomputed and time/*.
+  // FAILED_PRECONDITION where the trainer's and the rollout's log-probabilities differ by more than
+  // train.max_log_prob_diff_mean.
   absl::Status Annotate(int64_t step, std::vector<Experience>* batch, Metrics* metrics);
 
  private:
@@ -58,6 +60,7 @@ class BatchAnnotator {
 
   const RunConfig& config_;
   Services& services_;
+  MemoryTurns& memory_;
   TerminalView& view_;
   bool has_said_difference_ = false;  // for which all log-probabilities are recomputed
 };

@@ -72,7 +72,8 @@ TEST_F(BatchAnnotatorTest, GivesEachActionOfAllSequencesWhatModelsSayOfIt) {
   batch[0].sequences = {sequence({false, true}), sequence({false, false, true, false, true})};
   batch[1].sequences = {sequence({false, true, true})};
   TerminalView view(terminal_, false);
-  BatchAnnotator annotator(config, *clients, view);
+  MemoryTurns memory(config, *clients);
+  BatchAnnotator annotator(config, *clients, memory, view);
   Metrics metrics;
   const absl::Status status = annotator.Annotate(0, &batch, &metrics);
   ASSERT_TRUE(status.ok()) << status;

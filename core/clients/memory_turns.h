@@ -1,22 +1,31 @@
 // Has the rollout and the trainers hold a GPU's memory in turn (rollout.enable_sleep), so that there need not be room
-// for both at once.
+// for all at once, and compute in turn where they have a GPU in common.
 #pragma once
 
 #include <cstdint>
+#include <future>
 #include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/clients/service_clients.h"
+#include "core/config/placement.h"
 #include "proto/run_config.pb.h"
 #include "proto/weights.pb.h"
 
 namespace quartet {
 
-// Does nothing in runs without rollout.enable_sleep. One thread. `config` and `services` outlive it.
+// Nobody is put to sleep in runs without rollout.enable_sleep. One thread. `config` and `services` outlive it.
 class MemoryTurns {
  public:
-  MemoryTurns(const RunConfig& config, Services& services) : config_(config), services_(services) {}
+  MemoryTurns(const RunConfig& config, Services& services)
+      : config_(config), services_(services), in_turn_(ComputeInTurn(config)) {}
+
+  // How SideBySide runs what trainers and scorer compute: deferred where they do it in turn.
+  std::launch how() const { return in_turn_ ? std::launch::deferred : std::launch::async; }
+  // Where they do it in turn, after the last of its calls before the other trainer's.
+  absl::Status RestPolicy();
+  absl::Status RestCritic();
 
   // The rollout, which is generating nothing, gives back its KV cache and, but for a model that adapters are added to,
   // its weights.
@@ -40,6 +49,7 @@ class MemoryTurns {
 
   const RunConfig& config_;
   Services& services_;
+  const bool in_turn_;
 };
 
 }  // namespace quartet

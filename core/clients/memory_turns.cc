@@ -1,4 +1,4 @@
-#include "orchestrator/loop/memory_turns.h"
+#include "core/clients/memory_turns.h"
 
 #include <utility>
 
@@ -35,6 +35,15 @@ absl::Status MemoryTurns::RestTrainers() {
   if (!config_.rollout().enable_sleep()) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(services_.policy_trainer->Sleep());
   return services_.critic_trainer == nullptr ? absl::OkStatus() : services_.critic_trainer->Sleep();
+}
+
+absl::Status MemoryTurns::RestPolicy() {
+  return in_turn_ && config_.rollout().enable_sleep() ? services_.policy_trainer->Sleep() : absl::OkStatus();
+}
+
+absl::Status MemoryTurns::RestCritic() {
+  const bool rests = in_turn_ && config_.rollout().enable_sleep() && services_.critic_trainer != nullptr;
+  return rests ? services_.critic_trainer->Sleep() : absl::OkStatus();
 }
 
 absl::Status MemoryTurns::WakeUp(uint64_t step) {
