@@ -59,11 +59,11 @@ RunConfig AsPpoStep(RunConfig config, Program program) {
   return config;
 }
 
-Limit TrainLimit(const TrainerConfig& config) {
+MicroBatchLimit TrainLimit(const TrainerConfig& config) {
   return {config.micro_train_batch_size(), config.max_tokens_per_micro_batch()};
 }
 
-Limit ForwardLimit(const TrainerConfig& config) {
+MicroBatchLimit ForwardLimit(const TrainerConfig& config) {
   return {config.micro_rollout_batch_size(), config.max_tokens_per_micro_batch()};
 }
 
@@ -73,7 +73,7 @@ absl::StatusOr<Sharing> SharingOf(const RunConfig& config, const RankContext& co
   return SharingOn(PlacementOf(config, context.service).device() == "cpu", dtype == "bf16", model.head_dim);
 }
 
-Share::Share(const RunConfig& config, const RankContext& context, Sharing sharing, const Limit& limit,
+Share::Share(const RunConfig& config, const RankContext& context, Sharing sharing, const MicroBatchLimit& limit,
              int64_t sequences, int64_t together)
     : prompt_(LongestSequence(config) - MostActions(config)),
       answer_(MostActions(config)),
@@ -97,7 +97,7 @@ int64_t Share::Actions(int64_t length) const {
   return std::min(std::max(share, answer_), length - 1);
 }
 
-int64_t Share::SharingFit(const Limit& limit) const {
+int64_t Share::SharingFit(const MicroBatchLimit& limit) const {
   if (limit.tokens == 0) return 0;
   const int64_t keys = copies_keys_ ? CeilDivide(prompt_ + answer_, kMostKeysOfARow) : 0;  // of a sequence
   const int64_t group = std::max(prompt_ + samples_ * answer_, samples_ * keys);

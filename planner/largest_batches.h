@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "core/config/run_config.h"
 #include "core/rank/rank_context.h"
+#include "core/training/batch/batch_split.h"
 #include "core/training/batch/sequence_cost.h"
 #include "proto/experience.pb.h"
 #include "proto/run_config.pb.h"
@@ -21,13 +22,9 @@ bool HasPairs(Program program);
 // prompt of its own, as long as it may be, all of it trained on.
 RunConfig AsPpoStep(RunConfig config, Program program);
 
-// What one rank's micro-batch may hold: tokens where that is above 0, else sequences.
-struct Limit {
-  int64_t sequences;
-  int64_t tokens;
-};
-Limit TrainLimit(const TrainerConfig& config);
-Limit ForwardLimit(const TrainerConfig& config);
+// Of one rank's micro-batch.
+MicroBatchLimit TrainLimit(const TrainerConfig& config);
+MicroBatchLimit ForwardLimit(const TrainerConfig& config);
 
 // How sequences that begin alike are computed by the model in folder `pretrain`.
 absl::StatusOr<Sharing> SharingOf(const RunConfig& config, const RankContext& context, const std::string& pretrain,
@@ -36,8 +33,8 @@ absl::StatusOr<Sharing> SharingOf(const RunConfig& config, const RankContext& co
 // A rank's share of `sequences` sequences: micro-batches as full as they can be, and how many of them there are.
 struct Share {
   // `together` sequences, 1 or 2, are not divided.
-  Share(const RunConfig& config, const RankContext& context, Sharing sharing, const Limit& limit, int64_t sequences,
-        int64_t together = 1);
+  Share(const RunConfig& config, const RankContext& context, Sharing sharing, const MicroBatchLimit& limit,
+        int64_t sequences, int64_t together = 1);
 
   // Of a sequence of `length` tokens. A micro-batch of tokens is as full where samples share their prompt, and has more
   // actions then.
@@ -48,7 +45,7 @@ struct Share {
 
  private:
   // Sequences that fit in a micro-batch of tokens where samples share their prompt.
-  int64_t SharingFit(const Limit& limit) const;
+  int64_t SharingFit(const MicroBatchLimit& limit) const;
 
   int64_t prompt_, answer_, samples_;
   bool copies_keys_;

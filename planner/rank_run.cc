@@ -172,37 +172,25 @@ absl::StatusOr<RankUse> RunCritic(const RunConfig& config, Program program, cons
 }
 
 absl::StatusOr<RankUse> RunScorer(const RunConfig& config, const RankContext& context) {
-  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ScorerEngine> engine,
-                           ScorerEngine::Load(ReferenceOf(config), config.reward(), context));
+  const std::vector<ScoringModel> models = ScoringModels(config);
+  QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<ScorerEngine> engine, ScorerEngine::Load(models, context));
   Volumes sent;
-  const auto run = [&](const std::string& folder, const std::string& dtype, const Limit& limit, int model,
-                       const auto& forward) -> absl::Status {
-    QUARTET_ASSIGN_OR_RETURN(const Sharing sharing, SharingOf(config, context, folder, dtype));
-    const Share share(config, context, sharing, limit, SequencesPerBatch(config));
+  for (const ScoringModel& model : models) {
+    QUARTET_ASSIGN_OR_RETURN(const Sharing sharing, SharingOf(config, context, model.folder, model.dtype));
+    const Share share(config, context, sharing, {.sequences = model.sequences, .tokens = model.tokens},
+                      SequencesPerBatch(config));
     ForwardCall call;
     call.add_micro_batch_sizes(static_cast<uint32_t>(share.lengths.size()));
     call.set_temperature(config.rollout().temperature());
-    call.set_model(model);
     std::vector<TokenValues> replies;
     const Volumes before = VolumesOf(engine->Info());
-    QUARTET_RETURN_IF_ERROR(forward(call, ForwardBatch(share), &replies));
+    if (model.is_reference()) {
+      QUARTET_RETURN_IF_ERROR(engine->ReferenceLogProbs(call, ForwardBatch(share), &replies));
+    } else {
+      call.set_model(model.source);
+      QUARTET_RETURN_IF_ERROR(engine->Rewards(call, ForwardBatch(share), &replies));
+    }
     AddTraffic(before, VolumesOf(engine->Info()), share.micro_batches, &sent);
-    return absl::OkStatus();
-  };
-  if (ReferenceOf(config).has_value()) {
-    const Limit limit = {config.actor().micro_rollout_batch_size(), config.reference().max_tokens_per_micro_batch()};
-    QUARTET_RETURN_IF_ERROR(run(config.reference().pretrain(), config.reference().dtype(), limit, 0,
-                                [&](const auto& call, const auto& tokens, auto* replies) {
-                                  return engine->ReferenceLogProbs(call, tokens, replies);
-                                }));
-  }
-  for (int i = 0; i < config.reward().source_size(); ++i) {
-    const RewardSource& source = config.reward().source(i);
-    if (source.model().empty()) continue;
-    const Limit limit = {config.reward().micro_rollout_batch_size(), config.reward().max_tokens_per_micro_batch()};
-    QUARTET_RETURN_IF_ERROR(run(
-        source.model(), source.dtype(), limit, i,
-        [&](const auto& call, const auto& tokens, auto* replies) { return engine->Rewards(call, tokens, replies); }));
   }
   return UseOf(engine->Info(), sent);
 }
@@ -322,7 +310,7 @@ std::array<TierUse, kNumMemoryTiers> TiersOf(const RankInfo& info) {
 }
 
 bool HasEngine(const RunConfig& config, const std::string& service) {
-  return service != "scorer" || ScorerHasModels(config);
+  return service != "scorer" || !ScoringModels(config).empty();
 }
 
 absl::StatusOr<RankUse> RunRank(const RunConfig& run, const RankContext& context, const GpuRoom& room,

@@ -152,13 +152,9 @@ absl::StatusOr<StepTime> EstimateStep(const RunConfig& config, const Plan& plan,
     } else if (service.service == "critic_trainer") {
       QUARTET_RETURN_IF_ERROR(add_trainer(config.critic(), HeadKind::kScalar, config.algorithm().critic_epochs()));
     } else {
-      if (ReferenceOf(config).has_value()) {
-        QUARTET_RETURN_IF_ERROR(
-            add_forward(config.reference().pretrain(), HeadKind::kVocabulary, config.reference().dtype()));
-      }
-      for (const RewardSource& source : config.reward().source()) {
-        if (source.model().empty()) continue;
-        QUARTET_RETURN_IF_ERROR(add_forward(source.model(), HeadKind::kScalar, source.dtype()));
+      for (const ScoringModel& model : ScoringModels(config)) {
+        const HeadKind head = model.is_reference() ? HeadKind::kVocabulary : HeadKind::kScalar;
+        QUARTET_RETURN_IF_ERROR(add_forward(model.folder, head, model.dtype));
       }
     }
   }

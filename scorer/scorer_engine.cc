@@ -22,41 +22,30 @@ struct ScorerEngine::Impl {
   std::unique_ptr<ShardedModel> reference;               // null: not asked for
   std::map<int, std::unique_ptr<ShardedModel>> rewards;  // by index into reward.source
 
-  absl::StatusOr<std::unique_ptr<ShardedModel>> LoadFrozen(const std::string& folder, HeadKind head,
-                                                           const std::string& dtype, int zero_stage,
-                                                           const std::string& scalar_head, int64_t vocabulary) {
-    const ShardedModelOptions options = {.head = head,
-                                         .zero_stage = zero_stage,
-                                         .compute_dtype = ComputeType(dtype),
+  absl::StatusOr<std::unique_ptr<ShardedModel>> LoadFrozen(const ScoringModel& model, int64_t vocabulary) {
+    const ShardedModelOptions options = {.head = model.is_reference() ? HeadKind::kVocabulary : HeadKind::kScalar,
+                                         .zero_stage = model.zero_stage,
+                                         .compute_dtype = ComputeType(model.dtype),
                                          .device = DeviceOf(*context),
                                          .vocabulary = vocabulary,
-                                         .scalar_head = scalar_head};
-    return ShardedModel::Load(folder, options, ranks.get(), &ledger);
+                                         .scalar_head = model.scalar_head};
+    return ShardedModel::Load(model.folder, options, ranks.get(), &ledger);
   }
 };
 
 ScorerEngine::ScorerEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ScorerEngine::~ScorerEngine() = default;
 
-absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const std::optional<ReferenceConfig>& reference,
-                                                                 const RewardConfig& reward, const RankContext& context,
-                                                                 int64_t vocabulary) {
+absl::StatusOr<std::unique_ptr<ScorerEngine>> ScorerEngine::Load(const std::vector<ScoringModel>& models,
+                                                                 const RankContext& context, int64_t vocabulary) {
   auto impl = std::make_unique<Impl>();
   impl->context = &context;
   SetBudgets(context, &impl->ledger);
   const absl::Status status = CatchExceptions("loading the scorer's models", impl->ledger, [&]() -> absl::Status {
     QUARTET_ASSIGN_OR_RETURN(impl->ranks, JoinRanks(context, "scorer"));
-    if (reference.has_value()) {
-      QUARTET_ASSIGN_OR_RETURN(impl->reference, impl->LoadFrozen(reference->pretrain(), HeadKind::kVocabulary,
-                                                                 reference->dtype(), reference->zero_stage(),
-                                                                 /*scalar_head=*/"", vocabulary));
-    }
-    for (int i = 0; i < reward.source_size(); ++i) {
-      const RewardSource& source = reward.source(i);
-      if (source.model().empty()) continue;
-      QUARTET_ASSIGN_OR_RETURN(impl->rewards[i],
-                               impl->LoadFrozen(source.model(), HeadKind::kScalar, source.dtype(), source.zero_stage(),
-                                                source.value_head_prefix(), vocabulary));
+    for (const ScoringModel& model : models) {
+      auto& loaded = model.is_reference() ? impl->reference : impl->rewards[model.source];
+      QUARTET_ASSIGN_OR_RETURN(loaded, impl->LoadFrozen(model, vocabulary));
     }
     return absl::OkStatus();
   });

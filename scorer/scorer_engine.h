@@ -3,17 +3,16 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/config/services.h"
 #include "core/rank/rank_context.h"
 #include "core/training/engine/rank_calls.pb.h"
 #include "proto/common.pb.h"
 #include "proto/experience.pb.h"
-#include "proto/run_config.pb.h"
 
 namespace quartet {
 
@@ -24,12 +23,10 @@ namespace quartet {
 // An error that comes from LibTorch or a collective is INTERNAL; the ranks are not in step afterwards.
 class ScorerEngine {
  public:
-  // Loads the reference model, if there is one, and every reward source's model, sharded over the ranks of `context`,
-  // which must outlive the engine. A reward model without its head is an error. `vocabulary` as in ShardedModelOptions,
-  // of all models. Collective.
-  static absl::StatusOr<std::unique_ptr<ScorerEngine>> Load(const std::optional<ReferenceConfig>& reference,
-                                                            const RewardConfig& reward, const RankContext& context,
-                                                            int64_t vocabulary = 0);
+  // Loads the models, sharded over the ranks of `context`, which must outlive the engine. A reward model without its
+  // head is an error. `vocabulary` as in ShardedModelOptions, of all models. Collective.
+  static absl::StatusOr<std::unique_ptr<ScorerEngine>> Load(const std::vector<ScoringModel>& models,
+                                                            const RankContext& context, int64_t vocabulary = 0);
   ~ScorerEngine();
 
   // Per action token, under the reference model and call.temperature. Collective.

@@ -56,7 +56,7 @@ class ScorerEngineTest : public ::testing::TestWithParam<int> {
     const BatchSplit split = SplitBatch(batch, GetParam(), {.sequences = 1});
     std::vector<TokenValues> replies(sequences.size());
     RunEngineRanks(GetParam(), [&](const RankContext& context) {
-      auto engine = ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context, vocabulary_);
+      auto engine = ScorerEngine::Load(ScoringModels(config_), context, vocabulary_);
       ASSERT_TRUE(engine.ok()) << engine.status();
       std::vector<TokenSequence> mine;
       for (size_t item : split.items[context.rank]) mine.push_back(sequences[item]);
@@ -162,7 +162,7 @@ TEST_P(ScorerEngineTest, ScoresWithAdaptersAsPeftDoes) {
 TEST_P(ScorerEngineTest, RefusesARewardModelWithoutAScalarHead) {
   config_.mutable_reward()->mutable_source(1)->set_model(std::string(kTestdata) + "llama");
   RunEngineRanks(GetParam(), [&](const RankContext& context) {
-    const absl::Status status = ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context).status();
+    const absl::Status status = ScorerEngine::Load(ScoringModels(config_), context).status();
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("score.weight"));
   });

@@ -49,9 +49,8 @@ constexpr char kInfo[] = "scorer.Info";
 // What the leader has to know of the models.
 struct ScorerModels {
   std::map<std::string, Vocabulary> vocabularies;  // by role
-  SequenceCost reference_cost;
-  // By index into reward.source.
-  std::map<int, SequenceCost> reward_costs;
+  // By ScoringModel::source.
+  std::map<int, MicroBatching> batching;
   std::map<int, RewardScale> reward_scales;
 };
 
@@ -68,23 +67,9 @@ class ScorerService final : public RankService, public Scorer::Service {
         leader_(group, context.service, "the scorer is still loading its models",
                 ReportedFields(config, context.service)),
         vocabularies_(std::move(models.vocabularies)),
-        reference_batching_{
-            .limit = config.reference().max_tokens_per_micro_batch() > 0
-                         ? MicroBatchLimit{.tokens = config.reference().max_tokens_per_micro_batch()}
-                         : MicroBatchLimit{.sequences = config.actor().micro_rollout_batch_size()},
-            .tokens_option = "reference.max_tokens_per_micro_batch",
-            .cost = models.reference_cost,
-        },
+        batching_(std::move(models.batching)),
         reward_scales_(std::move(models.reward_scales)),
         sources_(std::move(sources)) {
-    for (const auto& [source, cost] : models.reward_costs) {
-      reward_batching_[source] = {
-          .limit = {.sequences = config.reward().micro_rollout_batch_size(),
-                    .tokens = config.reward().max_tokens_per_micro_batch()},
-          .tokens_option = "reward.max_tokens_per_micro_batch",
-          .cost = cost,
-      };
-    }
     // All models read the same ids. Without a model any id that the wire can carry will do.
     limits_.vocab_size = int64_t{std::numeric_limits<int32_t>::max()} + 1;
     if (!vocabularies_.empty()) limits_.vocab_size = vocabularies_.begin()->second.tokens;
@@ -109,9 +94,8 @@ class ScorerService final : public RankService, public Scorer::Service {
   grpc::Service* grpc_service() override { return this; }
 
   absl::Status Load() override {
-    if (ScorerHasModels(config_)) {
-      QUARTET_ASSIGN_OR_RETURN(
-          engine_, ScorerEngine::Load(ReferenceOf(config_), config_.reward(), context_, limits_.vocab_size));
+    if (const std::vector<ScoringModel> models = ScoringModels(config_); !models.empty()) {
+      QUARTET_ASSIGN_OR_RETURN(engine_, ScorerEngine::Load(models, context_, limits_.vocab_size));
     }
     if (sources_ != nullptr) QUARTET_RETURN_IF_ERROR(sources_->CheckFor(kServersMayStart));
     leader_.SetLoaded();
@@ -213,7 +197,7 @@ class ScorerService final : public RankService, public Scorer::Service {
     ForwardCall call;
     call.set_model(source);
     QUARTET_ASSIGN_OR_RETURN(const std::vector<TokenValues> replies,
-                             RunForward(group_, kRewards, call, sequences, reward_batching_.at(source), deadline));
+                             RunForward(group_, kRewards, call, sequences, batching_.at(source), deadline));
     std::vector<float> values;
     const RewardScale& scale = reward_scales_.at(source);
     for (const TokenValues& reply : replies) values.push_back((reply.values(0) - scale.mean) / scale.std);
@@ -231,7 +215,7 @@ class ScorerService final : public RankService, public Scorer::Service {
                 "to have one"
               : "no reference model is loaded, because algorithm.kl.init_kl_coef is 0; set it above 0 to have one");
     }
-    return AnswerForward<ReferenceLogProbsRequest>(group_, kReferenceLogProbs, reference_batching_, limits_,
+    return AnswerForward<ReferenceLogProbsRequest>(group_, kReferenceLogProbs, batching_.at(-1), limits_,
                                                    context_.batch_limits, deadline, stream,
                                                    &ReferenceLogProbsReply::mutable_log_probs);
   }
@@ -241,9 +225,9 @@ class ScorerService final : public RankService, public Scorer::Service {
   RankGroup& group_;
   LeaderStatus leader_;
   const std::map<std::string, Vocabulary> vocabularies_;
-  const MicroBatching reference_batching_;
-  const std::map<int, RewardScale> reward_scales_;  // by index into reward.source
-  std::map<int, MicroBatching> reward_batching_;    // likewise
+  // By ScoringModel::source.
+  const std::map<int, MicroBatching> batching_;
+  const std::map<int, RewardScale> reward_scales_;
   SequenceLimits limits_;
   std::unique_ptr<ScorerEngine> engine_;          // executor thread only; null: no models
   const std::unique_ptr<AnswerSources> sources_;  // null where this is not the leader
@@ -254,27 +238,25 @@ class ScorerService final : public RankService, public Scorer::Service {
 absl::StatusOr<std::unique_ptr<RankService>> CreateScorer(const RunConfig& config, const RankContext& context,
                                                           RankGroup& group) {
   ScorerModels models;
-  if (ScorerHasModels(config)) {
-    const auto check = [&](const std::string& role, const std::string& what, const std::string& folder,
-                           const std::string& dtype, HeadKind head, SequenceCost* cost) -> absl::Status {
-      QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(folder));
-      QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, folder, "actor.max_len", config.actor().max_len()));
-      QUARTET_ASSIGN_OR_RETURN(const int64_t tokens, ReadVocabulary(what, folder, model, config.actor().pretrain()));
-      models.vocabularies[role] = {.rows = model.vocab_size, .tokens = tokens};
-      *cost = MakeSequenceCost(model, head, SharingOn(context.device == "cpu", dtype == "bf16", model.head_dim));
-      return absl::OkStatus();
+  for (const ScoringModel& scoring : ScoringModels(config)) {
+    const bool is_reference = scoring.is_reference();
+    QUARTET_ASSIGN_OR_RETURN(ModelConfig model, ReadModelConfig(scoring.folder));
+    QUARTET_RETURN_IF_ERROR(CheckLengthInWindow(model, scoring.folder, "actor.max_len", config.actor().max_len()));
+    const std::string role = is_reference
+                                 ? "reference model"
+                                 : absl::StrCat("reward model \"", config.reward().source(scoring.source).name(), "\"");
+    QUARTET_ASSIGN_OR_RETURN(const int64_t tokens,
+                             ReadVocabulary(role, scoring.folder, model, config.actor().pretrain()));
+    models.vocabularies[is_reference ? "reference" : "reward"] = {.rows = model.vocab_size, .tokens = tokens};
+    models.batching[scoring.source] = {
+        .limit = {.sequences = scoring.sequences, .tokens = scoring.tokens},
+        .tokens_option = scoring.tokens_option,
+        .cost = MakeSequenceCost(model, is_reference ? HeadKind::kVocabulary : HeadKind::kScalar,
+                                 SharingOn(context.device == "cpu", scoring.dtype == "bf16", model.head_dim)),
     };
-    if (ReferenceOf(config).has_value()) {
-      QUARTET_RETURN_IF_ERROR(check("reference", "reference model", config.reference().pretrain(),
-                                    config.reference().dtype(), HeadKind::kVocabulary, &models.reference_cost));
-    }
-    for (int i = 0; i < config.reward().source_size(); ++i) {
-      const RewardSource& source = config.reward().source(i);
-      if (source.model().empty()) continue;
-      QUARTET_RETURN_IF_ERROR(check("reward", absl::StrCat("reward model \"", source.name(), "\""), source.model(),
-                                    source.dtype(), HeadKind::kScalar, &models.reward_costs[i]));
-      QUARTET_ASSIGN_OR_RETURN(models.reward_scales[i], ReadRewardScale(source));
-    }
+    if (is_reference) continue;
+    QUARTET_ASSIGN_OR_RETURN(models.reward_scales[scoring.source],
+                             ReadRewardScale(config.reward().source(scoring.source)));
   }
   std::unique_ptr<AnswerSources> sources;
   if (context.rank == 0) {

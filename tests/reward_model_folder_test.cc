@@ -62,7 +62,7 @@ TEST(RewardModelFolder, OfTheCriticTrainerGivesTheSameRewardsInTheScorer) {
   source->set_model(folder);
   source->set_dtype("fp32");
   RunEngineRanks(1, [&](const RankContext& context) {
-    auto scorer = ScorerEngine::Load(ReferenceOf(config), config.reward(), context);
+    auto scorer = ScorerEngine::Load(ScoringModels(config), context);
     ASSERT_TRUE(scorer.ok()) << scorer.status();
     ASSERT_TRUE((*scorer)->Rewards(call, sequences, &read).ok());
   });

@@ -71,7 +71,7 @@ TEST(ActorLora, HasItsModelForTheReferenceUnlessAnotherIsNamed) {
   EXPECT_TRUE(UsesReference(config));
   EXPECT_TRUE(ReferenceIsBase(config));
   EXPECT_FALSE(ReferenceOf(config).has_value());
-  EXPECT_FALSE(ScorerHasModels(config));
+  EXPECT_TRUE(ScoringModels(config).empty());
   EXPECT_EQ(ServicesOf(Program::kDpo, config), kSftServices);
   config = LoraLoaded({"actor.pretrain=/m", "actor.lora.r=8", "reference.pretrain=/r"});
   EXPECT_FALSE(ReferenceIsBase(config));

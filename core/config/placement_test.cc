@@ -167,7 +167,10 @@ TEST(ComputeInTurn, OnCpusOnlyWhereMemoryIsHeldInTurn) {
   };
   EXPECT_FALSE(in_turn({"services.policy_trainer.ranks=2"}));
   EXPECT_TRUE(in_turn({"rollout.enable_sleep=true"}));
-  EXPECT_FALSE(in_turn({"rollout.enable_sleep=true", "cluster.num_nodes=4"})) << "each has a host of its own";
+  EXPECT_FALSE(in_turn({"rollout.enable_sleep=true", "cluster.num_nodes=4", "services.rollout.num_nodes=1",
+                        "services.policy_trainer.num_nodes=1", "services.critic_trainer.num_nodes=1",
+                        "services.scorer.num_nodes=1"}))
+      << "each has a host of its own";
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "core/config/field_paths.h"
 #include "core/rl/options/estimators.h"
 
@@ -74,10 +75,33 @@ bool LearnsWithoutRewards(const RunConfig& config) {
   return estimator != nullptr && estimator->by_program;
 }
 
-bool ScorerHasModels(const RunConfig& config) {
-  return ReferenceOf(config).has_value() ||
-         std::any_of(config.reward().source().begin(), config.reward().source().end(),
-                     [](const RewardSource& source) { return !source.model().empty(); });
+std::vector<ScoringModel> ScoringModels(const RunConfig& config) {
+  std::vector<ScoringModel> models;
+  if (const std::optional<ReferenceConfig> reference = ReferenceOf(config)) {
+    const int64_t tokens = reference->max_tokens_per_micro_batch();
+    models.push_back({.option = "reference.pretrain",
+                      .folder = reference->pretrain(),
+                      .dtype = reference->dtype(),
+                      .zero_stage = reference->zero_stage(),
+                      .sequences = tokens > 0 ? 0 : config.actor().micro_rollout_batch_size(),
+                      .tokens = tokens,
+                      .tokens_option = "reference.max_tokens_per_micro_batch"});
+  }
+  const RewardConfig& reward = config.reward();
+  for (int i = 0; i < reward.source_size(); ++i) {
+    const RewardSource& source = reward.source(i);
+    if (source.model().empty()) continue;
+    models.push_back({.source = i,
+                      .option = absl::StrCat("reward.source[", i, "].model"),
+                      .folder = source.model(),
+                      .dtype = source.dtype(),
+                      .zero_stage = source.zero_stage(),
+                      .scalar_head = source.value_head_prefix(),
+                      .sequences = reward.micro_rollout_batch_size(),
+                      .tokens = reward.max_tokens_per_micro_batch(),
+                      .tokens_option = "reward.max_tokens_per_micro_batch"});
+  }
+  return models;
 }
 
 std::map<std::string, std::string> ServiceFields(const RunConfig& config, std::string_view service) {

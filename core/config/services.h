@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -32,8 +33,8 @@ struct TrainerNames {
   std::string model;    // its folder in a checkpoint
   std::string state;    // that of its training state there
 };
-inline const std::array<TrainerNames, 2> kTrainers = {{{"policy_trainer", "actor", "policy", "policy_state"},
-                                                       {"critic_trainer", "critic", "critic", "critic_state"}}};
+inline const std::array<TrainerNames, 2> kTrainers = {
+    {{"policy_trainer", "actor", "policy", "policy_state"}, {"critic_trainer", "critic", "critic", "critic_state"}}};
 // nullptr where `service` is no trainer.
 const TrainerNames* FindTrainer(std::string_view service);
 
@@ -58,8 +59,23 @@ bool HasRewards(const RunConfig& config);
 // Whether there is something to learn from beside rewards: a teacher, which is a reference that the policy did not
 // begin as, or advantages that a program gives.
 bool LearnsWithoutRewards(const RunConfig& config);
-// Whether the scorer has a model at all: the reference or a reward source's.
-bool ScorerHasModels(const RunConfig& config);
+// A model that the scorer has.
+struct ScoringModel {
+  int source = -1;     // of which reward.source; -1: the reference
+  std::string option;  // "reference.pretrain", "reward.source[0].model"
+  std::string folder;
+  std::string dtype;
+  int zero_stage = 0;
+  std::string scalar_head = "";  // its name there; "": as config.json says
+  // Most of one rank's forward; 0: no such limit.
+  int64_t sequences = 0;
+  int64_t tokens = 0;
+  std::string tokens_option;
+
+  bool is_reference() const { return source < 0; }
+};
+// The reference, if it has one, then those of sources of rewards in their order.
+std::vector<ScoringModel> ScoringModels(const RunConfig& config);
 
 // The fields that the service of this name uses, or that are its own by their section, as paths ("actor.dtype",
 // "reward.source.0.rule") with their values in text format; fields that are not set are left out. Neither where it runs

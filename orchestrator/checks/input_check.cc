@@ -89,14 +89,9 @@ std::vector<ModelUse> ModelsOf(const RunConfig& c, const std::vector<std::string
                       c.rollout().max_model_len()});
   }
   if (!Has(services, "scorer")) return models;
-  if (ReferenceOf(c).has_value()) {
-    models.push_back({"reference.pretrain", c.reference().pretrain(), HeadKind::kVocabulary, true, "actor.max_len",
-                      c.actor().max_len()});
-  }
-  for (int i = 0; i < c.reward().source_size(); ++i) {
-    if (c.reward().source(i).model().empty()) continue;
-    models.push_back({absl::StrCat("reward.source[", i, "].model"), c.reward().source(i).model(), HeadKind::kScalar,
-                      true, "actor.max_len", c.actor().max_len(), c.reward().source(i).value_head_prefix()});
+  for (const ScoringModel& model : ScoringModels(c)) {
+    const HeadKind head = model.is_reference() ? HeadKind::kVocabulary : HeadKind::kScalar;
+    models.push_back({model.option, model.folder, head, true, "actor.max_len", c.actor().max_len(), model.scalar_head});
   }
   return models;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,16 +79,11 @@ std::string DescribeMicroBatches(const RunConfig& config, const std::vector<std:
       by_default.push_back(section);
     }
   }
-  const auto add_scored = [&](const char* model, int64_t tokens, int64_t sequences) {
-    models.Add(model, tokens > 0 ? UpTo(tokens, config.actor().max_len()) : Sequences(sequences));
-  };
-  if (has("scorer") && ReferenceOf(config).has_value()) {
-    add_scored("reference", config.reference().max_tokens_per_micro_batch(), config.actor().micro_rollout_batch_size());
-  }
-  const bool rewards = std::any_of(config.reward().source().begin(), config.reward().source().end(),
-                                   [](const RewardSource& source) { return !source.model().empty(); });
-  if (has("scorer") && rewards) {
-    add_scored("reward", config.reward().max_tokens_per_micro_batch(), config.reward().micro_rollout_batch_size());
+  std::set<std::string> scored;  // those of all rewards are cut alike
+  for (const ScoringModel& model : has("scorer") ? ScoringModels(config) : std::vector<ScoringModel>()) {
+    const std::string name = model.is_reference() ? "reference" : "reward";
+    if (!scored.insert(name).second) continue;
+    models.Add(name, model.tokens > 0 ? UpTo(model.tokens, config.actor().max_len()) : Sequences(model.sequences));
   }
   std::string text = models.Text();
   if (!by_default.empty()) {

@@ -76,7 +76,7 @@ absl::Status CheckEager(const RunConfig& c) {
 
 // A scorer of rules alone holds no tensor.
 absl::Status CheckScorer(const RunConfig& c) {
-  if (ScorerHasModels(c)) return absl::OkStatus();
+  if (!ScoringModels(c).empty()) return absl::OkStatus();
   constexpr char kNoModel[] =
       "the scorer has no model: there is no reference in it (algorithm.kl.init_kl_coef is 0, or actor.lora set without "
       "reference.pretrain), and no reward.source is a model";
