@@ -184,6 +184,12 @@ std::string SleepLine(const RunConfig& config) {
       ", not for all peaks at once\n");
 }
 
+std::string GroupLines(const RunConfig& config) {
+  std::string text;
+  for (const std::string& group : GroupsOverNodes(config)) absl::StrAppend(&text, "\n", group, "\n");
+  return text;
+}
+
 std::string CacheLine(const RunConfig& config, const Plan& plan) {
   for (const ServicePlan& service : plan.services) {
     if (service.service != "rollout") continue;
@@ -206,8 +212,8 @@ std::string PrintPlan(const RunConfig& config, const Plan& plan) {
   std::string text = absl::StrCat(MemoryTable(plan), LeaderLines(plan));
   if (!plan.devices.empty()) absl::StrAppend(&text, "\n", PlaceTable("GPUs", plan.devices, ""));
   absl::StrAppend(&text, "\n", PlaceTable("hosts", plan.hosts, "cluster.host_memory_bytes is not set"),
-                  SleepLine(config), UnusedOf(config, plan), MicroBatchLine(config, plan), CacheLine(config, plan),
-                  LinkTable(config, plan));
+                  SleepLine(config), GroupLines(config), UnusedOf(config, plan), MicroBatchLine(config, plan),
+                  CacheLine(config, plan), LinkTable(config, plan));
   return text;
 }
 

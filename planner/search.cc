@@ -161,9 +161,6 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
     if (services.count(service) > 0) AddTrainerLadders(section, TrainerOf(config, section), &ladders);
   }
   if (services.count("scorer") > 0) {
-    if (ReferenceOf(config).has_value() && config.reference().zero_stage() != 3) {
-      ladders.push_back({{"reference.zero_stage=3"}});
-    }
     const int64_t longest = config.actor().max_len();
     ladders.push_back(TokenLadder("reference", config.reference().max_tokens_per_micro_batch(), longest));
     Ladder sizes = TokenLadder("reward", config.reward().max_tokens_per_micro_batch(), longest);
@@ -171,9 +168,11 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
       sizes.push_back({absl::StrCat("reward.micro_rollout_batch_size=", size)});
     }
     if (!sizes.empty()) ladders.push_back(sizes);
-    for (int i = 0; i < config.reward().source_size(); ++i) {
-      if (config.reward().source(i).model().empty() || config.reward().source(i).zero_stage() == 3) continue;
-      ladders.push_back({{absl::StrCat("reward.source.", i, ".zero_stage=3")}});
+    for (const ScoringModel& model : ScoringModels(config)) {
+      const std::string section = model.is_reference() ? model.section : absl::StrCat("reward.source.", model.source);
+      const std::string sharded = section + ".zero_stage=3", offloaded = section + ".offload_param=true";
+      if (model.zero_stage != 3) ladders.push_back({{sharded}, {sharded, offloaded}});
+      if (model.zero_stage == 3 && !model.offload_param) ladders.push_back({{offloaded}});
     }
   }
   if (gpus_too_small) {

@@ -27,6 +27,7 @@ struct ScorerEngine::Impl {
                                          .zero_stage = model.zero_stage,
                                          .compute_dtype = ComputeType(model.dtype),
                                          .device = DeviceOf(*context),
+                                         .offload_param = model.offload_param,
                                          .vocabulary = vocabulary,
                                          .scalar_head = model.scalar_head};
     return ShardedModel::Load(model.folder, options, ranks.get(), &ledger);

@@ -105,6 +105,11 @@ void ScorerEngineTest::ExpectReference() {
 
 TEST_P(ScorerEngineTest, GivesTheReferencesLogProbabilities) { ExpectReference(); }
 
+TEST_P(ScorerEngineTest, GivesThemFromParametersInHostMemoryToo) {
+  config_.mutable_reference()->set_offload_param(true);
+  ExpectReference();
+}
+
 TEST_P(ScorerEngineTest, GivesThemWithRowsThatStandForNoTokenToo) {
   const std::string& folder = config_.reference().pretrain();
   vocabulary_ = ReadModelConfig(folder)->vocab_size;

@@ -191,6 +191,37 @@ absl::StatusOr<std::map<std::string, Places>> PlaceRanks(const RunConfig& c) {
   return placed;
 }
 
+std::vector<std::string> GroupsOverNodes(const RunConfig& c) {
+  std::vector<std::string> found;
+  const absl::StatusOr<std::map<std::string, Places>> placed = PlaceRanks(c);
+  if (!placed.ok() || !c.has_cluster()) return found;
+  const auto look = [&](const std::string& service, const std::string& field, int size, const std::string& what) {
+    const Places& places = placed->at(service);
+    const size_t group = std::max(1, size);
+    for (size_t begin = 0; begin + group <= places.size(); begin += group) {
+      const RankPlace &first = places[begin], &last = places[begin + group - 1];
+      if (first.gpu < 0 || first.node == last.node) continue;
+      found.push_back(absl::StrCat(field, " is ", size, ": ranks ", begin, " to ", begin + group - 1, " of the ",
+                                   service, " are on nodes ", first.node, " to ", last.node, ", so that ", what,
+                                   " over the network between them; give each such group GPUs of one node (placement, "
+                                   "services.",
+                                   service, ".num_gpus_per_node)"));
+      return;
+    }
+  };
+  for (const std::string& service : PpoServices(c)) {
+    const TrainerNames* const trainer = FindTrainer(service);
+    if (trainer != nullptr) {
+      look(service, trainer->section + ".shard_size", TrainerOf(c, trainer->section).shard_size(),
+           "parameters are gathered");
+    }
+    if (service == "rollout") {
+      look(service, "rollout.tensor_parallel_size", c.rollout().tensor_parallel_size(), "each layer's sums go");
+    }
+  }
+  return found;
+}
+
 bool ComputeInTurn(const RunConfig& c) {
   const absl::StatusOr<std::map<std::string, Places>> placed = PlaceRanks(c);
   if (!placed.ok()) return false;

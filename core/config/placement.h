@@ -30,6 +30,10 @@ int RanksAskedFor(const ServicePlacement& service);
 // of, and there on the GPUs with the least left. INVALID_ARGUMENT where there are not enough, which says what is free.
 absl::StatusOr<std::map<std::string, std::vector<RankPlace>>> PlaceRanks(const RunConfig& config);
 
+// A sentence for each field whose groups of neighbouring ranks (rollout.tensor_parallel_size, shard_size of trainers)
+// are not each on the GPUs of one node of the cluster.
+std::vector<std::string> GroupsOverNodes(const RunConfig& config);
+
 // Whether trainers, and the scorer for the reference, compute one after the other: where two of them have a GPU of the
 // cluster in common, and one is of several ranks, whose collectives would wait for the other's kernels; or where memory
 // is held in turn (rollout.enable_sleep), on CPUs, too, where two have a host in common. Of a configuration that

@@ -139,6 +139,19 @@ TEST(PlaceRanks, SaysWhatIsMissing) {
               HasSubstr("services.rollout.ranks"));
 }
 
+TEST(GroupsOverNodes, AreNamedWithTheirRanks) {
+  const auto found = [](int nodes, int gpus, const Strings& more) {
+    const auto config = OnCluster(nodes, gpus, more);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? GroupsOverNodes(*config) : Strings();
+  };
+  EXPECT_THAT(found(2, 6, {"rollout.tensor_parallel_size=4", "critic.shard_size=6"}),
+              ElementsAre(AllOf(HasSubstr("rollout.tensor_parallel_size is 4: ranks 4 to 7 of the rollout"),
+                                HasSubstr("nodes 0 to 1"))));
+  EXPECT_THAT(found(2, 6, {"actor.shard_size=4"}), ElementsAre(HasSubstr("actor.shard_size is 4: ranks 4 to 7")));
+  EXPECT_THAT(found(2, 8, {"rollout.tensor_parallel_size=4", "actor.shard_size=8"}), testing::IsEmpty());
+}
+
 TEST(ComputeInTurn, WhereTrainersOfSeveralRanksHaveAGpuInCommon) {
   const auto in_turn = [](int nodes, int gpus, const Strings& more) {
     const auto config = OnCluster(nodes, gpus, more);

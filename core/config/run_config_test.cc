@@ -150,6 +150,8 @@ TEST(RunConfig, RefusesValuesOutOfRange) {
   ExpectError({"actor.zero_stage=2", "actor.adam_offload=true", "actor.offload_param=true"},
               {"actor.offload_param", "zero_stage is 2", "needs 3"});
   ExpectError({"actor.offload_param=true"}, {"actor.offload_param", "set actor.adam_offload too"});
+  ExpectError({"reference.zero_stage=0", "reference.offload_param=true"},
+              {"reference.offload_param", "reference.zero_stage is 0", "needs 3"});
   ExpectError({"services.rollout.device=cuda", "rollout.gpu_memory_utilization=1.5"},
               {"rollout.gpu_memory_utilization", "1.5", "at most 1"});
   ExpectError({"cluster.gpu=A100"}, {"cluster.gpu", "A100-80G", "gpu_memory_bytes"});
@@ -532,6 +534,7 @@ TEST(RunConfig, AcceptsTheNeighboursOfWhatItRefuses) {
                      "actor.ema_decay=0.992", "actor.activation_offload=true"}),
             "");
   EXPECT_EQ(ErrorOf({"critic.adam_offload=true", "critic.offload_param=true"}), "");
+  EXPECT_EQ(ErrorOf({"reference.offload_param=true", "services.scorer.host_memory_budget=5"}), "");
   EXPECT_EQ(ErrorOf({"rollout.enable_sleep=true", "actor.sleep_offload=true", "critic.sleep_offload=true"}), "");
   EXPECT_EQ(ErrorOf({"critic.adam_offload=true", "services.critic_trainer.host_memory_budget=5"}), "");
   EXPECT_EQ(ErrorOf({"algorithm.eps_clip=0.3", "algorithm.eps_clip_low=0.1"}), "");

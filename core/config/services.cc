@@ -79,10 +79,11 @@ std::vector<ScoringModel> ScoringModels(const RunConfig& config) {
   std::vector<ScoringModel> models;
   if (const std::optional<ReferenceConfig> reference = ReferenceOf(config)) {
     const int64_t tokens = reference->max_tokens_per_micro_batch();
-    models.push_back({.option = "reference.pretrain",
+    models.push_back({.section = "reference",
                       .folder = reference->pretrain(),
                       .dtype = reference->dtype(),
                       .zero_stage = reference->zero_stage(),
+                      .offload_param = reference->offload_param(),
                       .sequences = tokens > 0 ? 0 : config.actor().micro_rollout_batch_size(),
                       .tokens = tokens,
                       .tokens_option = "reference.max_tokens_per_micro_batch"});
@@ -92,10 +93,11 @@ std::vector<ScoringModel> ScoringModels(const RunConfig& config) {
     const RewardSource& source = reward.source(i);
     if (source.model().empty()) continue;
     models.push_back({.source = i,
-                      .option = absl::StrCat("reward.source[", i, "].model"),
+                      .section = absl::StrCat("reward.source[", i, "]"),
                       .folder = source.model(),
                       .dtype = source.dtype(),
                       .zero_stage = source.zero_stage(),
+                      .offload_param = source.offload_param(),
                       .scalar_head = source.value_head_prefix(),
                       .sequences = reward.micro_rollout_batch_size(),
                       .tokens = reward.max_tokens_per_micro_batch(),

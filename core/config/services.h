@@ -61,11 +61,12 @@ bool HasRewards(const RunConfig& config);
 bool LearnsWithoutRewards(const RunConfig& config);
 // A model that the scorer has.
 struct ScoringModel {
-  int source = -1;     // of which reward.source; -1: the reference
-  std::string option;  // "reference.pretrain", "reward.source[0].model"
+  int source = -1;      // of which reward.source; -1: the reference
+  std::string section;  // "reference", "reward.source[0]"
   std::string folder;
   std::string dtype;
   int zero_stage = 0;
+  bool offload_param = false;
   std::string scalar_head = "";  // its name there; "": as config.json says
   // Most of one rank's forward; 0: no such limit.
   int64_t sequences = 0;
@@ -73,6 +74,7 @@ struct ScoringModel {
   std::string tokens_option;
 
   bool is_reference() const { return source < 0; }
+  std::string option() const { return section + (is_reference() ? ".pretrain" : ".model"); }
 };
 // The reference, if it has one, then those of sources of rewards in their order.
 std::vector<ScoringModel> ScoringModels(const RunConfig& config);

@@ -19,7 +19,7 @@ constexpr std::array<const char*, kNumMemoryTiers> kTierNames = {"device", "host
 // Which options make a category smaller in a tier.
 constexpr std::array<std::array<const char*, kNumMemoryCategories>, kNumMemoryTiers> kRemedies = {{
     {
-        "zero_stage: 3 with more ranks, in a trainer offload_param: true",
+        "zero_stage: 3 with more ranks, in a trainer or scorer offload_param: true",
         "zero_stage: 2 or 3 with more ranks, adam_offload: true, no_sync: false",
         "zero_stage: 2 or 3 with more ranks, adam_offload: true",
         "dtype: \"bf16\"",

@@ -91,7 +91,8 @@ std::vector<ModelUse> ModelsOf(const RunConfig& c, const std::vector<std::string
   if (!Has(services, "scorer")) return models;
   for (const ScoringModel& model : ScoringModels(c)) {
     const HeadKind head = model.is_reference() ? HeadKind::kVocabulary : HeadKind::kScalar;
-    models.push_back({model.option, model.folder, head, true, "actor.max_len", c.actor().max_len(), model.scalar_head});
+    models.push_back(
+        {model.option(), model.folder, head, true, "actor.max_len", c.actor().max_len(), model.scalar_head});
   }
   return models;
 }

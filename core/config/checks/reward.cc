@@ -61,6 +61,7 @@ absl::Status CheckEffects(int i, const RewardSource& s) {
       {"len_buffer", s.has_len_buffer(), rule("length"), "rule \"length\""},
       {"dtype", !s.dtype().empty(), model, "model"},
       {"zero_stage", s.has_zero_stage(), model, "model"},
+      {"offload_param", s.has_offload_param(), model, "model"},
       {"value_head_prefix", !s.value_head_prefix().empty(), model, "model"},
       {"normalize_reward", s.has_normalize_reward(), model, "model"},
       {"api_key_file", !s.api_key_file().empty(), remote, "remote_url"},

@@ -27,7 +27,7 @@ absl::Status CheckPlacement(const std::string& name, const ServicePlacement& p) 
   return absl::OkStatus();
 }
 
-// Which services hold anything in host memory beside their device: trainers what is offloaded and the average of the
+// Which services hold anything in host memory beside their device: what is offloaded, trainers the average of the
 // weights, a policy trainer on CUDA also the weights that it publishes, a rollout there those that are staged.
 absl::Status CheckHostBudgets(const RunConfig& c) {
   const auto check = [](const std::string& name, const ServicePlacement& p, bool holds) {
@@ -43,7 +43,7 @@ absl::Status CheckHostBudgets(const RunConfig& c) {
   QUARTET_RETURN_IF_ERROR(check("policy_trainer", c.services().policy_trainer(),
                                 c.services().policy_trainer().device() == "cuda" || offloads(c.actor())));
   QUARTET_RETURN_IF_ERROR(check("critic_trainer", c.services().critic_trainer(), offloads(c.critic())));
-  return check("scorer", c.services().scorer(), false);
+  return check("scorer", c.services().scorer(), std::ranges::any_of(ScoringModels(c), &ScoringModel::offload_param));
 }
 
 absl::Status CheckUtilization(const RunConfig& c) {
@@ -119,6 +119,12 @@ absl::Status CheckServices(const RunConfig& c) {
   for (const std::string& service : kServiceNames) {
     if (service == "critic_trainer" && !UsesCritic(c)) continue;
     QUARTET_RETURN_IF_ERROR(CheckPlacement(service, PlacementOf(c, service)));
+  }
+  for (const ScoringModel& model : ScoringModels(c)) {
+    if (!model.offload_param || model.zero_stage == 3) continue;
+    return Bad(model.section + ".offload_param", "true",
+               absl::StrCat(model.section, ".zero_stage is ", model.zero_stage,
+                            ", where all parameters stay on the device; it needs 3"));
   }
   QUARTET_RETURN_IF_ERROR(CheckMonitor(c));
   return CheckHostBudgets(c);

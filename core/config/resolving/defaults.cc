@@ -146,6 +146,7 @@ void FillSource(RewardSource* s, int generate_max_len) {
   if (!s->model().empty()) {
     QUARTET_DEFAULT_TEXT(s, dtype, "bf16");
     QUARTET_DEFAULT(s, zero_stage, 3);
+    QUARTET_DEFAULT(s, offload_param, false);
     QUARTET_DEFAULT(s, normalize_reward, false);
   }
   if (remote) {

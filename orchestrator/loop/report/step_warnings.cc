@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/config/batches/call_sizes.h"
+#include "core/config/placement.h"
 #include "core/config/services.h"
 #include "core/rewards/labels/labels.h"
 #include "core/zero/optimizer/optimizer_options.h"
@@ -30,7 +31,7 @@ std::string UnfinishedReasoning(const Metrics& metrics, double least) {
 }  // namespace
 
 std::vector<std::string> ConfigurationWarnings(const RunConfig& config) {
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings = GroupsOverNodes(config);
   const auto check = [&](const std::string& name, const TrainerConfig& trainer) {
     if (!IsScaleFree(trainer) || trainer.learning_rate() <= kLargeLearningRate) return;
     warnings.push_back(
