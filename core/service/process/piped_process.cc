@@ -78,13 +78,17 @@ std::vector<std::string> EnvironmentOf(const PipedProcessOptions& options) {
 }
 
 // Whether any process of the group runs: one that has ended is in it until its parent, who may never, has taken note.
+// True, too, where this process has no descriptors or memory left to find out.
 bool Runs(pid_t group) {
   if (kill(-group, 0) != 0) return false;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+  std::filesystem::directory_iterator entry("/proc", error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     int64_t pid;
-    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
-    std::ifstream file(entry.path() / "stat");
+    if (!absl::SimpleAtoi(entry->path().filename().string(), &pid)) continue;
+    std::ifstream file(entry->path() / "stat");
+    // Others are of processes that are gone by now, or that only their owners see.
+    if (!file.is_open() && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) return true;
     std::string stat;
     std::getline(file, stat);
     // "PID (NAME) STATE PARENT GROUP ...", of a name that may have anything in it.
@@ -93,10 +97,11 @@ bool Runs(pid_t group) {
     pid_t parent, of_group;
     if (fields >> state >> parent >> of_group && of_group == group && state != 'Z' && state != 'X') return true;
   }
-  return false;
+  return static_cast<bool>(error);
 }
 
-// Those of all that there are.
+// Those of all that there are. Of a group that is gone another one may get the number: ends are taken note of with the
+// mutex held, and a group that has gone then is taken out.
 struct Groups {
   std::mutex mutex;
   std::set<pid_t> groups;
@@ -275,16 +280,24 @@ PipedProcess::~PipedProcess() {
   if (!exit_.has_value()) {
     kill(-pid_, SIGKILL);
     kill(pid_, SIGKILL);
-    while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    siginfo_t ended;
+    while (waitid(P_PID, pid_, &ended, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
     }
   }
   const std::lock_guard lock(All().mutex);
+  if (!exit_.has_value()) waitpid(pid_, nullptr, 0);
   All().groups.erase(pid_);
 }
 
 void PipedProcess::KillAll() {
   const std::lock_guard lock(All().mutex);
   for (const pid_t group : All().groups) kill(-group, SIGKILL);
+}
+
+void PipedProcess::SignalGroup(int signal) {
+  const std::lock_guard lock(All().mutex);
+  if (All().groups.contains(pid_)) kill(-pid_, signal);
+  if (signal == SIGKILL && exit_.has_value()) All().groups.erase(pid_);
 }
 
 void PipedProcess::ReadErrors() {
@@ -371,13 +384,15 @@ void PipedProcess::WriteSome(std::string_view* left) {
 }
 
 bool PipedProcess::HasEnded() {
+  if (exit_.has_value()) return true;
+  const std::lock_guard lock(All().mutex);
   int status;
-  if (!exit_.has_value() && waitpid(pid_, &status, WNOHANG) == pid_) {
-    // What it has left behind in its group goes with it.
-    kill(-pid_, SIGKILL);
-    exit_ = ExitState::OfWait(status);
-  }
-  return exit_.has_value();
+  if (waitpid(pid_, &status, WNOHANG) != pid_) return false;
+  exit_ = ExitState::OfWait(status);
+  // What it has left behind in its group goes with it.
+  kill(-pid_, SIGKILL);
+  All().groups.erase(pid_);
+  return true;
 }
 
 absl::StatusOr<ExitState> PipedProcess::Reap(const Deadline& deadline, const std::stop_token& stop) {
@@ -459,8 +474,12 @@ bool PipedProcess::EndsWithin(absl::Duration patience, bool group) {
     std::string unread;
     (void)ReadRest(&unread, std::numeric_limits<size_t>::max());
     ReadErrors();
-    int status;
-    if (!exit_.has_value() && waitpid(pid_, &status, WNOHANG) == pid_) exit_ = ExitState::OfWait(status);
+    {
+      const std::lock_guard lock(All().mutex);
+      int status;
+      if (!exit_.has_value() && waitpid(pid_, &status, WNOHANG) == pid_) exit_ = ExitState::OfWait(status);
+      if (exit_.has_value() && kill(-pid_, 0) != 0 && errno == ESRCH) All().groups.erase(pid_);
+    }
     if (exit_.has_value() && !(group && Runs(pid_))) return true;
     if (deadline.passed()) return false;
     absl::SleepFor(absl::Milliseconds(exit_.has_value() ? kLookMilliseconds : 1));
@@ -471,8 +490,9 @@ void PipedProcess::End(absl::Duration patience, bool waits_for_input) {
   if (exit_.has_value()) return;
   input_.Reset();
   if (waits_for_input) EndsWithin(patience, /*group=*/false);
-  kill(-pid_, SIGTERM);
-  if (!EndsWithin(patience, /*group=*/true) && exit_.has_value()) kill(-pid_, SIGKILL);
+  SignalGroup(SIGTERM);
+  EndsWithin(patience, /*group=*/true);
+  if (exit_.has_value()) SignalGroup(SIGKILL);
 }
 
 absl::Status WithLastWords(const absl::Status& status, const std::string& words) {

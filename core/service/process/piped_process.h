@@ -76,7 +76,8 @@ class PipedProcess {
   absl::StatusOr<std::string> Ask(std::string_view line, size_t max_bytes, const Deadline& deadline,
                                   const std::stop_token& stop);
   // Has it end before it is killed: one that `waits_for_input` by the end of that; then, as any other at once, with its
-  // group by SIGTERM. Each may take so long, and what it writes meanwhile is thrown away. What is left is killed.
+  // group by SIGTERM. Each may take so long, and what it writes to its standard output meanwhile is thrown away. What
+  // is left is killed.
   void End(absl::Duration patience, bool waits_for_input);
   // Whether it was asked, but its reply not waited for: that is the line that ReadLine reads.
   bool owes_reply() const { return owes_reply_; }
@@ -119,7 +120,8 @@ class PipedProcess {
   absl::Status ReadRest(std::string* to, size_t max_bytes);          // what is there by now
   void WriteSome(std::string_view* left);
   void ReadErrors();
-  bool HasEnded();  // with what it has left behind
+  void SignalGroup(int signal);  // as long as there is one that is its own
+  bool HasEnded();               // with what it has left behind
   // Whether it has, or with `group` all of its group has, which it looks for that long, taking in what it writes.
   bool EndsWithin(absl::Duration patience, bool group);
   absl::StatusOr<ExitState> Reap(const Deadline& deadline, const std::stop_token& stop);

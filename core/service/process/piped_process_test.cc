@@ -1,15 +1,25 @@
 #include "core/service/process/piped_process.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <stop_token>
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "core/base/files/fd.h"
 #include "core/base/files/files.h"
+#include "core/base/testing/file_limit.h"
 #include "core/base/testing/scratch_folder.h"
 
 namespace quartet {
@@ -64,6 +74,52 @@ TEST(PipedProcess, IsKilledWithAllOthers) {
   EXPECT_EQ(*process->ReadLine(kMostBytes, Soon(), {}), "ready");
   PipedProcess::KillAll();
   EXPECT_THAT(std::string(process->ReadLine(kMostBytes, Soon(), {}).status().message()), HasSubstr("SIGKILL"));
+}
+
+// Forks a process, with a group of its own, that has the number `pid`, and waits for signals; false where this system
+// or another process that begins just now does not let it.
+bool ForkAs(pid_t pid) {
+  for (int i = 0; i < 20; ++i) {
+    std::ofstream("/proc/sys/kernel/ns_last_pid") << pid - 1;
+    const pid_t child = fork();
+    if (child == 0) {
+      while (true) pause();
+    }
+    setpgid(child, child);
+    if (child == pid) return true;
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
+  return false;
+}
+
+TEST(PipedProcess, ThatHasEndedGivesItsNumberToOthersWhoAreNotKilled) {
+  const auto finished = Piped("echo $$");
+  const pid_t pid = atoi(finished->Finish("", kMostBytes, Soon(), {})->output.c_str());
+  if (!ForkAs(pid)) GTEST_SKIP() << "no process can be given a number";
+  PipedProcess::KillAll();
+  kill(pid, SIGTERM);
+  int status = 0;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(WTERMSIG(status), SIGTERM);
+}
+
+TEST(PipedProcess, IsKilledWithItsGroupThoughNoMoreFilesCanBeOpened) {
+  const ScratchFolder scratch;
+  const std::string pipe = scratch.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const Fd fd(open(pipe.c_str(), O_RDONLY | O_NONBLOCK));
+  // The shell ends when asked, and what it has started does not.
+  const auto process =
+      Piped(absl::StrCat("(trap '' TERM; echo ready; while :; do sleep 0.01; done) 3> ", pipe, " & wait"));
+  EXPECT_EQ(*process->ReadLine(kMostBytes, Soon(), {}), "ready");
+  {
+    const FileLimit none(0);
+    process->End(absl::Milliseconds(50), /*waits_for_input=*/false);
+  }
+  pollfd open = {fd.get(), 0, 0};
+  EXPECT_EQ(poll(&open, 1, 10000), 1) << "somebody has it open";
+  EXPECT_TRUE(open.revents & POLLHUP);
 }
 
 TEST(PipedProcess, IsKilledWhereItDoesNotEndWhenAsked) {
