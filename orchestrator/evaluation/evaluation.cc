@@ -292,12 +292,15 @@ absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& conf
   for (const EvaluationSet& set : sets) {
     view.Begin(absl::StrCat(what, ", ", set.options.name()),
                static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
-    QUARTET_ASSIGN_OR_RETURN(results.emplace_back(),
-                             Evaluate(config, set, model.step, policy_version, tokenizer, answers, scorer,
-                                      [&view](int64_t done) { view.Progress(done); }));
+    absl::StatusOr<EvaluationResult> result = Evaluate(config, set, model.step, policy_version, tokenizer, answers,
+                                                       scorer, [&view](int64_t done) { view.Progress(done); });
+    // Of one that has failed, too: they may say why.
+    absl::Status shown;
     for (const std::string& warning : answers.TakeWarnings()) {
-      QUARTET_RETURN_IF_ERROR(ShowWarning(view, folder, model.step, "orchestrator", warning));
+      shown.Update(ShowWarning(view, folder, model.step, "orchestrator", warning));
     }
+    QUARTET_ASSIGN_OR_RETURN(results.emplace_back(), std::move(result));
+    QUARTET_RETURN_IF_ERROR(shown);
     view.Print(absl::StrCat(what, ": ", DescribeEvaluation(results.back())));
     QUARTET_RETURN_IF_ERROR(folder.WriteEvaluation({.step = model.step,
                                                     .model = model.name,

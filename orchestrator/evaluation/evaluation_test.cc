@@ -1,9 +1,58 @@
 #include "orchestrator/evaluation/evaluation.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <string>
+#include <vector>
+
+#include "core/base/testing/scratch_folder.h"
+#include "core/clients/testing/byte_tokenizer.h"
+#include "core/clients/testing/fake_services.h"
+#include "core/run_folder/run_start.h"
 
 namespace quartet {
 namespace {
+
+using ::testing::HasSubstr;
+
+class NoAnswers final : public AnswerSource {
+ public:
+  absl::StatusOr<std::vector<PromptAnswer>> Draw(const DrawPlace&, const GenerateHeader&,
+                                                 const std::vector<const PromptRecord*>&, int64_t,
+                                                 const AnswerFunction&) override {
+    return absl::UnavailableError("no answer");
+  }
+  std::vector<std::string> TakeWarnings() override { return {"it is late"}; }
+};
+
+TEST(Evaluation, TellsWhatThereIsToKnowOfAnswersThatFail) {
+  const ScratchFolder scratch;
+  const FakeServices services;
+  RunConfig config = services.MakeConfig(scratch.path(), 1);
+  config.mutable_eval()->add_data(config.data().prompt_data(0));
+  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  const ByteTokenizer tokenizer;
+  Cancellation cancellation;
+  const Services clients = ConnectServices(config, &cancellation).value();
+  const RunStart start = OpenRun(config, "", {}, [] { return absl::OkStatus(); }).value();
+  char* shown = nullptr;
+  size_t size = 0;
+  std::FILE* const terminal = open_memstream(&shown, &size);
+  NoAnswers answers;
+  {
+    TerminalView view(terminal, false);
+    EXPECT_EQ(EvaluateSets(config, LoadEvaluationSets(config, tokenizer).value(), {.name = "a model"}, 0, tokenizer,
+                           answers, *clients.scorer, *start.folder, view)
+                  .status(),
+              absl::UnavailableError("no answer"));
+  }
+  std::fclose(terminal);
+  EXPECT_THAT(shown, HasSubstr("warning: it is late"));
+  std::free(shown);
+}
 
 TEST(Evaluation, RefusesSettingsOfWhichFlagsHaveTheSay) {
   const auto message = [](const ValueOrigins& origins, bool has_model) {

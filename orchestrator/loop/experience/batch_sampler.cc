@@ -130,9 +130,15 @@ absl::StatusOr<std::vector<BatchSampler::Group>> BatchSampler::GenerateAndScore(
     }
     return absl::OkStatus();
   };
-  QUARTET_ASSIGN_OR_RETURN(std::vector<PromptAnswer> answers,
-                           answers_.Draw({.step = step}, HeaderOf(config_, step, draw, policy_version), prompts,
-                                         rollout.rollout_batch_size(), score));
+  absl::StatusOr<std::vector<PromptAnswer>> drawn = answers_.Draw(
+      {.step = step}, HeaderOf(config_, step, draw, policy_version), prompts, rollout.rollout_batch_size(), score);
+  // Of one that has failed, too: they may say why.
+  absl::Status warned;
+  for (const std::string& warning : answers_.TakeWarnings()) {
+    warned.Update(progress_.warn(absl::StrCat("step ", step + 1, ": ", warning)));
+  }
+  QUARTET_ASSIGN_OR_RETURN(std::vector<PromptAnswer> answers, std::move(drawn));
+  QUARTET_RETURN_IF_ERROR(warned);
   generate_seconds_ += generation.Seconds();
   const Stopwatch waiting;
   if (has_sources) progress_.begin("waiting for rewards", 0);
@@ -228,9 +234,6 @@ absl::StatusOr<std::vector<Experience>> BatchSampler::Draw(int64_t step, uint64_
     }
   } while (filter != GroupFilter::kNone && kept.size() < wanted);
 
-  for (const std::string& warning : answers_.TakeWarnings()) {
-    QUARTET_RETURN_IF_ERROR(progress_.warn(absl::StrCat("step ", step + 1, ": ", warning)));
-  }
   answers_.TakeMetrics(metrics);
   metrics->Set("time/generate", generate_seconds_);
   metrics->Set("time/score", score_seconds_);
