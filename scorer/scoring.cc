@@ -69,7 +69,7 @@ void Scoring::Add(ScoreItem* item) {
       Stop(std::move(wrong));
       return;
     }
-    if (absl::Status status = CheckAnyAdds(run_, answer->source); !status.ok()) {
+    if (absl::Status status = CheckAnyIsFor(run_, answer->source); !status.ok()) {
       Stop(Prefixed(absl::StrCat("sequence ", item->tokens().index()), status));
       return;
     }

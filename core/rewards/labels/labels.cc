@@ -26,13 +26,14 @@ bool AnyAdds(const RewardConfig& config, const std::string& prompt_source) {
   });
 }
 
-absl::Status CheckAnyAdds(const RunConfig& config, const std::string& prompt_source) {
-  const auto adds = [&](const RewardSource& source) { return !source.gate() && IsFor(source, prompt_source); };
+absl::Status CheckAnyIsFor(const RunConfig& config, const std::string& prompt_source) {
+  const auto judges = [&](const RewardSource& source) { return !source.gate() && IsFor(source, prompt_source); };
   const auto& sources = config.reward().source();
-  if (HasAgent(config) || sources.empty() || std::ranges::any_of(sources, adds)) return absl::OkStatus();
+  if (HasAgent(config) || sources.empty() || std::ranges::any_of(sources, judges)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "the prompt is from ", Quoted(prompt_source),
-      " (data.source_key), and every reward.source that is no gate is for others alone (reward.source.only)"));
+      " (data.source_key), and every reward.source that is no gate is for others alone (reward.source.only); one of "
+      "weight 0 (reward.source.weight) would judge its answers without a reward"));
 }
 
 absl::StatusOr<LabelReader> LabelReader::Create(const RunConfig& config) {
@@ -58,7 +59,7 @@ absl::Status LabelReader::Check(const std::string& label, const std::string& pro
     const absl::Status status = source.function->Score(answers, {}).at(0).status();
     if (absl::IsInvalidArgument(status)) return status;
   }
-  return CheckAnyAdds(config_, prompt_source);
+  return CheckAnyIsFor(config_, prompt_source);
 }
 
 }  // namespace quartet

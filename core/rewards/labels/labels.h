@@ -25,9 +25,10 @@ bool GivesTokenRewards(const RewardConfig& config);
 // Whether any source adds to the rewards of answers to prompts from `prompt_source`: neither a gate nor of weight 0.
 bool AnyAdds(const RewardConfig& config, const std::string& prompt_source);
 
-// INVALID_ARGUMENT: none of the sources that add to a reward, as gates do not, is for prompts from `prompt_source`,
-// whose answers would all be worth 0. OK where an agent says what they are worth.
-absl::Status CheckAnyAdds(const RunConfig& config, const std::string& prompt_source);
+// INVALID_ARGUMENT: there are sources, but none that is no gate is for prompts from `prompt_source`, whose answers
+// would all be worth 0 without a word of why. One of weight 0 is enough: it says that they are to be judged, and that
+// is all. OK where an agent says what they are worth.
+absl::Status CheckAnyIsFor(const RunConfig& config, const std::string& prompt_source);
 
 // Reads labels as the sources that compare with them do. Thread safe.
 class LabelReader {
@@ -35,7 +36,7 @@ class LabelReader {
   // Of a resolved configuration. Errors name the field.
   static absl::StatusOr<LabelReader> Create(const RunConfig& config);
 
-  // INVALID_ARGUMENT: that of CheckAnyAdds, or a source that is for the prompt cannot read the label, which would end
+  // INVALID_ARGUMENT: that of CheckAnyIsFor, or a source that is for the prompt cannot read the label, which would end
   // the run with the first answer. What takes a sandbox to find out (tests that are no Python) is not found.
   absl::Status Check(const std::string& label, const std::string& prompt_source) const;
 

@@ -63,6 +63,24 @@ TEST_F(LabelReaderTest, AsksTheSourcesAloneThatAreForThePrompt) {
   EXPECT_EQ(Error("anything", "code"), "");
 }
 
+TEST_F(LabelReaderTest, TellsWhatIsForAPromptFromWhatAddsToItsReward) {
+  RewardSource& number = AddSource("number");
+  number.add_only("math");
+  number.set_weight(1);
+  EXPECT_THAT(Error("7", "code"), HasSubstr("one of weight 0 (reward.source.weight) would judge its answers"));
+  EXPECT_TRUE(AnyAdds(config_, "math"));
+  EXPECT_FALSE(AnyAdds(config_, "code"));
+  RewardSource& judge = AddSource("exact_match");
+  judge.add_only("code");
+  judge.set_weight(0);
+  EXPECT_EQ(Error("7", "code"), "");
+  EXPECT_FALSE(AnyAdds(config_, "code"));
+  judge.set_weight(1);
+  judge.set_gate(true);
+  EXPECT_THAT(Error("7", "code"), HasSubstr("every reward.source that is no gate"));
+  EXPECT_FALSE(AnyAdds(config_, "code"));
+}
+
 TEST_F(LabelReaderTest, NamesTheFieldThatARuleCannotBeMadeOf) {
   AddSource("finished");
   AddSource("regex").set_pattern("(");
