@@ -12,8 +12,8 @@ namespace quartet {
 
 // Made in main before any thread; at the first SIGINT, SIGTERM or SIGHUP (but where that is ignored, as under nohup) it
 // asks the run to end, where it has promised to, else, and at the signal after that, cancels it with CANCELLED. The
-// next ends the program with its exit code; services that it has started end by themselves then, as their parent is
-// gone. A second SIGHUP is none: a terminal that is closed sends several.
+// next kills the groups of its PipedProcesses and ends the program with its exit code; services that it has started end
+// by themselves then, as their parent is gone. A second SIGHUP is none: a terminal that is closed sends several.
 class InterruptWatch {
  public:
   // `cancellation` outlives it.

@@ -190,7 +190,7 @@ absl::StatusOr<std::unique_ptr<AnswerSource>> MakeAnswerSource(const RunConfig& 
     if (absl::IsUnavailable(answer.status())) lost->Cancel(answer.status());
     return answer.status();
   };
-  // Which an engine takes all.
+  // What one engine draws at the same time, though as many as there are processes, each of which may wait for one.
   options.max_calls =
       std::clamp(config.rollout().max_num_seqs(), config.agent().processes(), config.rollout().max_calls());
   auto notices = std::make_shared<Notices>();

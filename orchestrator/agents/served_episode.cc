@@ -15,6 +15,7 @@
 #include "core/base/logging.h"
 #include "core/base/random.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/pause.h"
 #include "core/errors/shown.h"
 #include "core/openai/api_error.h"
 #include "core/openai/openai_response.h"
@@ -40,14 +41,12 @@ class Pauses {
  public:
   // Ends early once `give_up` is requested to stop.
   void Wait(const std::stop_token& give_up) {
-    std::mutex mutex;
-    std::unique_lock lock(mutex);
-    std::condition_variable_any().wait_for(lock, give_up, pause_, [] { return false; });
-    pause_ = std::min(2 * pause_, std::chrono::milliseconds(1000));
+    PauseFor(give_up, pause_);
+    pause_ = std::min(2 * pause_, absl::Seconds(1));
   }
 
  private:
-  std::chrono::milliseconds pause_{10};
+  absl::Duration pause_ = absl::Milliseconds(10);
 };
 
 // All that was drawn, as a stream has it before its end.
