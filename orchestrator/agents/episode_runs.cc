@@ -149,6 +149,10 @@ absl::Status EpisodeRuns::Play(const std::vector<EpisodeTask>& tasks, const Done
   batch.stop.request_stop();
   changed_.wait(lock, [&batch] { return batch.running == 0; });
   batch_ = nullptr;
+  // What comes after enough is nobody's loss, but that says of earlier episodes that they may be wrong.
+  for (const Ended& ended : batch.ended) {
+    if (status.ok() && absl::IsDataLoss(ended.status())) status = ended.status();
+  }
   return status;
 }
 

@@ -77,9 +77,9 @@ class EpisodeRuns {
   // many are played at the same time. One that fails is played again with the same seed, agent.max_tries times in all.
   //
   // Errors: FAILED_PRECONDITION: an episode has failed in all its tries, and agent.on_error is "stop"; the record's
-  // own, where that was the policy's fault, whatever on_error says; both name row, sample, tries and the reason.
-  // INVALID_ARGUMENT: the agent's folder cannot be entered. DATA_LOSS: of AgentProcess::Play. CANCELLED once `stop` is
-  // requested. No episode is open afterwards.
+  // own, UNAVAILABLE in place of CANCELLED, where that was the policy's fault, whatever on_error says; both name row,
+  // sample, tries and the reason. INVALID_ARGUMENT: the agent's folder cannot be entered. DATA_LOSS: of AgentProcess,
+  // of the episodes that are given up, too. CANCELLED once `stop` is requested. No episode is open afterwards.
   absl::Status Play(const std::vector<EpisodeTask>& tasks, const Done& done, const std::stop_token& stop = {});
 
  private:

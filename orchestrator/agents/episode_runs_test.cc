@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "core/base/files/files.h"
 #include "core/base/testing/scratch_folder.h"
 #include "orchestrator/agents/testing/file_host.h"
@@ -292,6 +293,37 @@ TEST_F(EpisodeRunsTest, GiveUpTheOthersWhereThatIsEnough) {
     EXPECT_THAT(played, ElementsAre(0));
     EXPECT_EQ(host_.open(), 0);
   }
+}
+
+TEST_F(EpisodeRunsTest, EndWhereAnEpisodeThatIsGivenUpSaysThatEarlierOnesMayBeWrong) {
+  // In the second step sample 1 answers to another episode, once sample 0 has ended.
+  agent().set_command(R"sh(while read -r line; do
+    echo a >> $(echo "$line" | sed 's/.*"base_url": "\([^"]*\)".*/\1/')
+    case $line in
+      *'"step": 6, "row": 0, "sample": 1'*)
+        while [ ! -e ended ]; do sleep 0.01; done
+        echo '{"reward": 1, "id": "another"}';;
+      *'"step": 5'*)
+        touch $$
+        while [ $(ls | wc -l) -lt 2 ]; do sleep 0.01; done
+        echo '{"reward": 1}';;
+      *) echo '{"reward": 1}';;
+    esac
+  done)sh");
+  agent().set_kept(true);
+  agent().set_processes(2);
+  EpisodeRuns runs(config_, &host_);
+  std::vector<EpisodeTask> tasks = Tasks(1);
+  ASSERT_EQ(runs.Play(tasks, [](const PlayedEpisode&) { return true; }), absl::OkStatus());
+  for (EpisodeTask& task : tasks) task.place.step = 6;
+  const absl::Status status = runs.Play(tasks, [&](const PlayedEpisode& episode) {
+    EXPECT_EQ(episode.task, 0);
+    scratch_.Write("ended", "");
+    while (host_.seeds().size() < 4 || host_.open() > 0) absl::SleepFor(absl::Milliseconds(1));
+    return false;
+  });
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is to another episode than"));
 }
 
 TEST_F(EpisodeRunsTest, EndWithAnErrorOfWhoIsTold) {
