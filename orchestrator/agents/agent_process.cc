@@ -253,7 +253,9 @@ FailedTry AgentProcess::FailureOf(const absl::Status& status) const {
   if (config_.kept() && absl::EndsWith(message, "exit code 0")) {
     return {EpisodeFailure::kDied, message + "; with agent.kept it is to play one episode after the other"};
   }
-  return {absl::IsResourceExhausted(status) ? EpisodeFailure::kNonsense : EpisodeFailure::kDied, message};
+  return {.kind = absl::IsResourceExhausted(status) ? EpisodeFailure::kNonsense : EpisodeFailure::kDied,
+          .why = message,
+          .no_room = process_ == nullptr};
 }
 
 absl::Status AllowAgents(const AgentConfig& config) {

@@ -40,6 +40,7 @@ std::string_view NameOf(EpisodeFailure failure);
 struct FailedTry {
   EpisodeFailure kind = EpisodeFailure::kDied;
   std::string why;
+  bool no_room = false;  // this host had none for its process, which was not started
 };
 
 // What an agent says of an episode.

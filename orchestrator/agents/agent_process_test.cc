@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/files/files.h"
+#include "core/base/testing/file_limit.h"
 #include "core/base/testing/scratch_folder.h"
 
 namespace quartet {
@@ -178,20 +179,6 @@ TEST(AnAgent, CannotBeExecuted) {
   AgentProcess nowhere(config);
   EXPECT_TRUE(absl::IsInvalidArgument(nowhere.Play("{}", kOpen, false, {}).status()));
 }
-
-// Descriptors that this process may have.
-class FileLimit {
- public:
-  explicit FileLimit(rlim_t most) {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit now = {most, before_.rlim_max};
-    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &now), 0);
-  }
-  ~FileLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_;
-};
 
 TEST(AnAgent, ThatHasNoRoomNowIsTriedAgain) {
   for (const bool kept : {false, true}) {

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
+#include "core/base/time/pause.h"
 #include "core/base/time/stopwatch.h"
 #include "core/errors/shown.h"
 #include "core/rewards/labels/labels.h"
@@ -25,6 +27,14 @@ std::optional<FailedTry> Missing(const EpisodeRecord& record) {
     return FailedTry{EpisodeFailure::kNoToken, "no answer that it got of the policy has a token"};
   }
   return std::nullopt;
+}
+
+// Of a try after as many for which this host had no room: it may be full for a moment.
+absl::Duration PauseBefore(int unstarted) {
+  constexpr absl::Duration kFirst = absl::Milliseconds(100), kLongest = absl::Seconds(10);
+  absl::Duration pause = kFirst;
+  for (int i = 1; i < unstarted && pause < kLongest; ++i) pause *= 10;
+  return pause;
 }
 
 int64_t TurnsOf(const EpisodeRecord& record) {
@@ -159,12 +169,17 @@ absl::Status EpisodeRuns::Play(const std::vector<EpisodeTask>& tasks, const Done
 EpisodeRuns::Ended EpisodeRuns::PlayTask(AgentProcess& process, const EpisodeTask& task,
                                          const std::stop_token& stop) const {
   PlayedEpisode episode;
+  int unstarted = 0;  // tries, the last ones
   for (int tries = 1;; ++tries) {
     QUARTET_ASSIGN_OR_RETURN(const std::optional<FailedTry> failed, Try(process, task, stop, &episode));
     if (!failed.has_value()) return episode;
     episode.failed.push_back(failed->kind);
     episode.why_failed = failed->why;
-    if (tries < config_.agent().max_tries()) continue;
+    if (tries < config_.agent().max_tries()) {
+      unstarted = failed->no_room ? unstarted + 1 : 0;
+      if (unstarted > 0 && !PauseFor(stop, PauseBefore(unstarted))) return absl::CancelledError("the call has ended");
+      continue;
+    }
     const bool is_ours = failed->kind == EpisodeFailure::kPolicy;
     // Of a call that the rollout has given up, too: the run has not been cancelled.
     const absl::StatusCode ours =

@@ -5,13 +5,16 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/files/files.h"
+#include "core/base/testing/file_limit.h"
 #include "core/base/testing/scratch_folder.h"
 #include "orchestrator/agents/testing/file_host.h"
 
@@ -254,6 +257,24 @@ for line in sys.stdin:
   EXPECT_THAT(played_.at(0).failed, ElementsAre(EpisodeFailure::kNoCall));
   EXPECT_THAT(played_.at(0).why_failed, HasSubstr("it has got no answer of the policy"));
   EXPECT_THAT(played_.at(1).failed, ElementsAre());
+}
+
+TEST_F(EpisodeRunsTest, TryAgainAfterAPauseWhereTheHostHasNoRoom) {
+  std::optional<FileLimit> none(0);
+  std::jthread room;
+  host_.SetChange([&](uint64_t, EpisodeRecord*) {
+    if (room.joinable()) return;
+    room = std::jthread([&none] {
+      absl::SleepFor(absl::Milliseconds(20));
+      none.reset();
+    });
+  });
+  std::vector<EpisodeTask> tasks = Tasks(1);
+  tasks.pop_back();
+  ASSERT_EQ(Play(tasks), absl::OkStatus());
+  EXPECT_EQ(played_.at(0).failed.front(), EpisodeFailure::kDied);
+  EXPECT_THAT(played_.at(0).why_failed, HasSubstr("Too many open files"));
+  EXPECT_EQ(played_.at(0).reward->value, 1);
 }
 
 TEST_F(EpisodeRunsTest, LeaveTheRewardToOthersWhereThereAreSome) {
