@@ -191,8 +191,8 @@ absl::StatusOr<AgentAnswer> AgentProcess::Play(const std::string& line, const Op
   const bool is_well = !ends ? !said.failed.has_value() || said.failed->kind == EpisodeFailure::kError
                              : absl::IsCancelled(end) && process_ != nullptr && process_->owes_reply();
   given_up_ = Deadline::In(kPatience);
-  waits_for_line_ = answer.ok();
-  if (!config_.kept() || !is_well) End();
+  waits_for_line_ = answer.ok() && is_well;
+  is_to_end_ = !config_.kept() || !is_well;
   if (ends) return WithLastWords(end, words);
   return said;
 }
@@ -225,16 +225,20 @@ absl::StatusOr<std::string> AgentProcess::Ask(const std::string& line, const Ope
 }
 
 void AgentProcess::Settle(const std::stop_token& stop) {
-  if (process_ == nullptr || !process_->owes_reply()) return;
-  const Deadline deadline = std::max(given_up_, Deadline::In(kLook));
-  const absl::Status owed = process_->ReadLine(kMostAnswerBytes, deadline, stop).status();
-  waits_for_line_ = owed.ok();
-  if (!owed.ok() && !absl::IsCancelled(owed)) End();
+  if (process_ == nullptr || stop.stop_requested()) return;
+  if (!is_to_end_ && process_->owes_reply()) {
+    const Deadline deadline = std::max(given_up_, Deadline::In(kLook));
+    const absl::Status owed = process_->ReadLine(kMostAnswerBytes, deadline, stop).status();
+    waits_for_line_ = owed.ok();
+    is_to_end_ = !owed.ok() && !absl::IsCancelled(owed);
+  }
+  if (is_to_end_) End();
 }
 
 void AgentProcess::End() {
   if (process_ != nullptr) process_->End(kPatience, config_.kept() && waits_for_line_);
   process_.reset();
+  is_to_end_ = false;
   names_all_ = true;
 }
 

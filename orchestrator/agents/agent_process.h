@@ -79,19 +79,23 @@ class AgentProcess {
   AgentProcess(const AgentProcess&) = delete;
   AgentProcess& operator=(const AgentProcess&) = delete;
 
-  // Takes until the process has answered `line`, which is EpisodeLine of `open`, or has failed. CANCELLED once `stop`
-  // is requested; INVALID_ARGUMENT where its folder cannot be entered. After either of these no process is left but one
-  // that is kept. One that this host has no room for now (descriptors, processes, memory) has failed as one that has
-  // died.
+  // Settles, and then takes until the process has answered `line`, which is EpisodeLine of `open`, or has failed.
+  // CANCELLED once `stop` is requested; INVALID_ARGUMENT where its folder cannot be entered. One that this host has no
+  // room for now (descriptors, processes, memory) has failed as one that has died. A process that is not to play on
+  // runs until Settle.
   // DATA_LOSS: one that is kept has written a line that nothing was asked for, or that is to another episode, and not
   // all of its answers said which episode they were to: earlier ones may have been to others. `may_be_empty`: the agent
   // may say nothing, as others give the reward.
   absl::StatusOr<AgentAnswer> Play(const std::string& line, const OpenEpisode& open, bool may_be_empty,
                                    const std::stop_token& stop);
-  // Ends a process that is kept, as its answer to the last episode, which was well-formed, may not be its own.
-  void Distrust() { End(); }
-  // Waits for the line of an episode that was given up, and ends a process that does not write it soon, so that no
-  // episode waits for that. Less, once `stop` is requested.
+  // That the answer to the last episode, which was well-formed, may not be its own: the process is not to play on.
+  void Distrust() {
+    is_to_end_ = true;
+    waits_for_line_ = false;
+  }
+  // Ends a process that is not to play on, which may take seconds, in which it may clear away what it has. Of one that
+  // owes the line of an episode that was given up it waits for that; where it does not come soon, the process is not to
+  // play on. Once `stop` is requested it waits no more, and ends nothing that it has not begun to end.
   void Settle(const std::stop_token& stop);
 
  private:
@@ -105,7 +109,8 @@ class AgentProcess {
   const AgentConfig config_;
   const int log_;
   std::unique_ptr<PipedProcess> process_;  // null: the next episode starts one
-  bool waits_for_line_ = false;            // it has answered what it was asked
+  bool is_to_end_ = false;                 // it is not to play on
+  bool waits_for_line_ = false;            // it has answered what it was asked, so as one that is well does
   bool names_all_ = true;                  // each answer that it has given has said to which episode
   // Until when one that owes a line may write it.
   Deadline given_up_ = Deadline::Never();

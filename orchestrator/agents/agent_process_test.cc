@@ -154,6 +154,7 @@ TEST(AnAgent, IsKilledWithWhatItHasStartedWhenItsTimeIsUp) {
   AgentProcess process(config);
   EXPECT_THAT(Failure(process.Play("{}", kOpen, false, {}).value()),
               StartsWith("timed_out: it has not ended after 1s (agent.timeout_seconds)"));
+  process.Settle({});
   fcntl(fd, F_SETFL, 0);
   std::string written(100, ' ');
   EXPECT_EQ(read(fd, written.data(), written.size()), 2);
@@ -168,6 +169,8 @@ TEST(AnAgent, MayClearUpWhenItsTimeIsUp) {
   config.set_timeout_seconds(1);
   AgentProcess process(config);
   EXPECT_THAT(Failure(process.Play("{}", kOpen, false, {}).value()), StartsWith("timed_out: "));
+  EXPECT_FALSE(ReadFile(file).ok()) << "its episode is closed before that is waited for";
+  process.Settle({});
   EXPECT_EQ(ReadFile(file).value(), "cleared\n");
 }
 

@@ -194,6 +194,7 @@ EpisodeRuns::Ended EpisodeRuns::PlayTask(AgentProcess& process, const EpisodeTas
 
 absl::StatusOr<std::optional<FailedTry>> EpisodeRuns::Try(AgentProcess& process, const EpisodeTask& task,
                                                           const std::stop_token& stop, PlayedEpisode* episode) const {
+  process.Settle(stop);
   const Stopwatch time;
   const OpenEpisode open = host_->Open(task.seed);
   absl::StatusOr<AgentAnswer> answer = process.Play(EpisodeLine(*task.prompt, task.place, open), open,

@@ -316,6 +316,23 @@ TEST_F(EpisodeRunsTest, GiveUpTheOthersWhereThatIsEnough) {
   }
 }
 
+TEST_F(EpisodeRunsTest, DoNotWaitForTheEndsOfProcessesThatAreGivenUp) {
+  agent().set_command(absl::StrCat("read -r line; ", kAsks, "case $line in *'\"sample\": 0'*) ", kIsWorth1,
+                                   ";; *) trap 'while [ ! -e told ]; do sleep 0.01; done; touch cleared; exit' TERM; ",
+                                   "touch begun; while :; do sleep 0.01; done;; esac"));
+  {
+    EpisodeRuns runs(config_, &host_);
+    ASSERT_EQ(runs.Play(Tasks(1),
+                        [&](const PlayedEpisode&) {
+                          while (!ReadFile(scratch_.path() + "/begun").ok()) absl::SleepFor(absl::Milliseconds(1));
+                          return false;
+                        }),
+              absl::OkStatus());
+    scratch_.Write("told", "");
+  }
+  EXPECT_TRUE(ReadFile(scratch_.path() + "/cleared").ok()) << "it was killed before";
+}
+
 TEST_F(EpisodeRunsTest, EndWhereAnEpisodeThatIsGivenUpSaysThatEarlierOnesMayBeWrong) {
   // In the second step sample 1 answers to another episode, once sample 0 has ended.
   agent().set_command(R"sh(while read -r line; do
