@@ -241,7 +241,11 @@ def play(episode):
 
 
 for line in sys.stdin:
-    print(json.dumps(play(json.loads(line))), flush=True)
+    episode = json.loads(line)
+    answer = play(episode)
+    if isinstance(answer, dict):
+        answer["id"] = episode["id"]  # else one that never calls would end the run
+    print(json.dumps(answer), flush=True)
 )py";
 
 class FaultyRun : public ShortRun {

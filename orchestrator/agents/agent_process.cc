@@ -152,6 +152,7 @@ AgentAnswer ReadAgentAnswer(std::string_view line, const std::string& id, bool m
     failed.to_another = true;
     return failed;
   }
+  if (may_be_empty && has("id") && said->size() == 1) return {.names_episode = true};
   if (has("token_rewards")) {
     return Failed(EpisodeFailure::kNonsense, "there are \"token_rewards\", and an agent gives one number an episode");
   }
@@ -161,8 +162,10 @@ AgentAnswer ReadAgentAnswer(std::string_view line, const std::string& id, bool m
   const EpisodeFailure kind = has("error")                                  ? EpisodeFailure::kError
                               : not_finite("reward") || not_finite("score") ? EpisodeFailure::kNotFinite
                                                                             : EpisodeFailure::kNonsense;
-  return Failed(kind, absl::StrCat(kind == EpisodeFailure::kError ? "it reports an error: " : "",
-                                   std::string(reward.status().message())));
+  AgentAnswer failed = Failed(kind, absl::StrCat(kind == EpisodeFailure::kError ? "it reports an error: " : "",
+                                                 std::string(reward.status().message())));
+  failed.names_episode = has("id");
+  return failed;
 }
 
 absl::StatusOr<AgentAnswer> AgentProcess::Play(const std::string& line, const OpenEpisode& open, bool may_be_empty,
@@ -176,9 +179,19 @@ absl::StatusOr<AgentAnswer> AgentProcess::Play(const std::string& line, const Op
   bool ends = absl::IsCancelled(end) || absl::IsInvalidArgument(end);
   if (answer.ok()) {
     said = ReadAgentAnswer(*answer, open.key, may_be_empty);
+    // A line of somebody else who has its output: a program that it has started.
+    if (names_any_ && !said.names_episode && !said.failed.has_value()) {
+      said.reward.reset();
+      said.failed = FailedTry{EpisodeFailure::kNonsense, absl::StrCat("the answer ", Quoted(*answer),
+                                                                      " does not repeat the episode's \"id\", as "
+                                                                      "those before it did")};
+    }
     ends = config_.kept() && said.to_another && !names_all_;
     if (ends) end = OutOfStep(said.failed->why);
-    names_all_ = names_all_ && (said.names_episode || said.failed.has_value());
+    const bool unnamed = !said.names_episode && !said.failed.has_value();
+    unnamed_again_ = unnamed && !names_all_;
+    names_all_ = names_all_ && !unnamed;
+    names_any_ = names_any_ || said.names_episode;
   } else if (absl::IsDataLoss(end) && !names_all_) {
     ends = true;
     end = OutOfStep(std::string(end.message()));
@@ -195,6 +208,12 @@ absl::StatusOr<AgentAnswer> AgentProcess::Play(const std::string& line, const Op
   is_to_end_ = !config_.kept() || !is_well;
   if (ends) return WithLastWords(end, words);
   return said;
+}
+
+absl::Status AgentProcess::Distrust(std::string_view why, bool has_asked) {
+  is_to_end_ = true;
+  waits_for_line_ = false;
+  return config_.kept() && unnamed_again_ && !has_asked ? OutOfStep(why) : absl::OkStatus();
 }
 
 absl::Status AgentProcess::OutOfStep(std::string_view how) const {
@@ -238,7 +257,7 @@ void AgentProcess::Settle(const std::stop_token& stop) {
 void AgentProcess::End() {
   if (process_ != nullptr) process_->End(kPatience, config_.kept() && waits_for_line_);
   process_.reset();
-  is_to_end_ = false;
+  is_to_end_ = names_any_ = false;
   names_all_ = true;
 }
 

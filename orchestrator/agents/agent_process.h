@@ -48,7 +48,7 @@ struct AgentAnswer {
   std::optional<Reward> reward;  // none: it has said nothing
   std::optional<FailedTry> failed;
   std::string last_words;      // what its process has written last to stderr in this episode, if anything
-  bool names_episode = false;  // the reward says to which episode it is
+  bool names_episode = false;  // it says to which episode it is, which is this one
   bool to_another = false;     // it says that it is to another one, and has failed for that
 };
 
@@ -88,11 +88,10 @@ class AgentProcess {
   // may say nothing, as others give the reward.
   absl::StatusOr<AgentAnswer> Play(const std::string& line, const OpenEpisode& open, bool may_be_empty,
                                    const std::stop_token& stop);
-  // That the answer to the last episode, which was well-formed, may not be its own: the process is not to play on.
-  void Distrust() {
-    is_to_end_ = true;
-    waits_for_line_ = false;
-  }
+  // That the answer to the last episode, which was well-formed, may not be its own, for the reason `why`: the process
+  // is not to play on. DATA_LOSS as of Play, where the agent had not asked the policy for anything before it
+  // (`has_asked`), and neither this answer nor all before it said which episode they were to.
+  absl::Status Distrust(std::string_view why, bool has_asked);
   // Ends a process that is not to play on, which may take seconds, in which it may clear away what it has. Of one that
   // owes the line of an episode that was given up it waits for that; where it does not come soon, the process is not to
   // play on. Once `stop` is requested it waits no more, and ends nothing that it has not begun to end.
@@ -112,6 +111,8 @@ class AgentProcess {
   bool is_to_end_ = false;                 // it is not to play on
   bool waits_for_line_ = false;            // it has answered what it was asked, so as one that is well does
   bool names_all_ = true;                  // each answer that it has given has said to which episode
+  bool names_any_ = false;                 // one of them has
+  bool unnamed_again_ = false;             // the last one has not, nor have all before it
   // Until when one that owes a line may write it.
   Deadline given_up_ = Deadline::Never();
 };

@@ -110,6 +110,18 @@ TEST(AnAgentsAnswer, MayBeEmptyWhereOthersGiveTheReward) {
   const AgentAnswer answer = ReadAgentAnswer("", "a", true);
   EXPECT_EQ(Failure(answer), "");
   EXPECT_FALSE(answer.reward.has_value());
+  EXPECT_FALSE(answer.names_episode);
+}
+
+TEST(AnAgentsAnswer, MaySayNothingButItsEpisodeWhereOthersGiveTheReward) {
+  const AgentAnswer answer = ReadAgentAnswer(R"({"id": "a"})", "a", true);
+  EXPECT_EQ(Failure(answer), "");
+  EXPECT_FALSE(answer.reward.has_value());
+  EXPECT_TRUE(answer.names_episode);
+  EXPECT_THAT(Failure(ReadAgentAnswer(R"({"id": "a"})", "a", false)), HasSubstr("has no \"reward\""));
+  EXPECT_THAT(Failure(ReadAgentAnswer(R"({"id": "b"})", "a", true)), HasSubstr("is to another episode"));
+  EXPECT_THAT(Failure(ReadAgentAnswer(R"({"id": "a", "score": 1})", "a", true)), StartsWith("nonsense: "));
+  EXPECT_THAT(Failure(ReadAgentAnswer("{}", "a", true)), StartsWith("nonsense: "));
 }
 
 TEST(AnAgent, FindsThePolicyInItsEnvironmentAndItsInput) {
@@ -209,6 +221,8 @@ constexpr char kLoop[] = R"(while read -r line; do case $line in
   die) echo Bye. >&2; exit 3;;
   twice) echo '{"reward": 1}'; echo '{"reward": 2}'; echo > $FILE;;
   "named twice") echo '{"reward": 1, "id": "key1"}'; echo '{"reward": 2, "id": "key1"}'; echo > $FILE;;
+  named) echo '{"reward": 1, "id": "key1"}';;
+  "no reward") echo '{"id": "key1"}';;
   "to another") echo '{"reward": 1, "id": "key2"}';;
   wrong) echo wrong;;
   error) echo '{"error": "it is late"}';;
@@ -281,6 +295,37 @@ TEST_F(AKeptAgent, FailsInOneEpisodeWhereItSaysWhichItAnswers) {
   EXPECT_THAT(Failure(Play("pid")), AllOf(StartsWith("nonsense: "), HasSubstr("one line an episode")));
   EXPECT_EQ(Failure(Play("pid")), "");
   EXPECT_THAT(process_.Play("to another", kOpen, false, {}).status().message(), HasSubstr("is to another episode"));
+}
+
+TEST_F(AKeptAgent, RepeatsTheIdInAllOfItsAnswersOrInNone) {
+  for (const char* unnamed : {"pid", "empty"}) {
+    EXPECT_EQ(Failure(Play("named")), "");
+    EXPECT_EQ(Failure(Play("no reward")), "");
+    EXPECT_THAT(Failure(Play("error")), StartsWith("error: ")) << "which is no word of an episode's worth";
+    const AgentAnswer answer = Play(unnamed);
+    EXPECT_THAT(Failure(answer),
+                AllOf(StartsWith("nonsense: the answer "), HasSubstr("does not repeat the episode's")));
+    EXPECT_FALSE(answer.reward.has_value());
+    EXPECT_EQ(Failure(Play(unnamed)), "") << "of a new one";
+    EXPECT_EQ(Failure(Play(unnamed)), "");
+  }
+}
+
+TEST_F(AKeptAgent, EndsTheRunWhereItAnswersBeforeItAsksAndMayHaveAnsweredOthers) {
+  const float pid = Pid();
+  EXPECT_EQ(process_.Distrust("it has not asked", /*has_asked=*/false), absl::OkStatus()) << "it was the first";
+  EXPECT_NE(Pid(), pid);
+  Play("pid");
+  EXPECT_EQ(process_.Distrust("it has no token", /*has_asked=*/true), absl::OkStatus());
+  Play("pid");
+  Play("pid");
+  const absl::Status status = process_.Distrust("it has not asked", /*has_asked=*/false);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(StartsWith("it has not asked. "), HasSubstr("earlier ones may have been to other episodes")));
+  Play("named");
+  Play("named");
+  EXPECT_EQ(process_.Distrust("it has not asked", /*has_asked=*/false), absl::OkStatus()) << "it has said to which";
 }
 
 TEST_F(AKeptAgent, PlaysOnWhereItAnswersSoonAfterItIsGivenUp) {

@@ -210,7 +210,11 @@ absl::StatusOr<std::optional<FailedTry>> EpisodeRuns::Try(AgentProcess& process,
   if (!failed.has_value()) {
     failed = Missing(record);
     // It may have answered another episode, and would do so from now on.
-    if (failed.has_value()) process.Distrust();
+    if (failed.has_value()) {
+      const bool has_asked = record.calls > 0 || record.refused > 0 || record.policy_seconds > 0;
+      const absl::Status earlier = process.Distrust(failed->why, has_asked);
+      if (!earlier.ok()) return OfTask(task, WithLastWords(earlier, answer->last_words));
+    }
   }
   if (!failed.has_value()) return failed;
   if (record.refused > 0) {

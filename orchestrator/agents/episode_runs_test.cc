@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "core/base/files/files.h"
 #include "core/base/testing/file_limit.h"
@@ -27,6 +28,7 @@ namespace quartet {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -257,6 +259,35 @@ for line in sys.stdin:
   EXPECT_THAT(played_.at(0).failed, ElementsAre(EpisodeFailure::kNoCall));
   EXPECT_THAT(played_.at(0).why_failed, HasSubstr("it has got no answer of the policy"));
   EXPECT_THAT(played_.at(1).failed, ElementsAre());
+}
+
+// Asks but in the episodes of sample 1 of row 1.
+constexpr char kAsksMostly[] = R"sh(while read -r line; do
+  case $line in *'"row": 1, "sample": 1'*) ASK ;; *)
+    echo a >> $(echo "$line" | sed 's/.*"base_url": "\([^"]*\)".*/\1/');; esac
+  echo '{"reward": 1}'
+done)sh";
+
+TEST_F(EpisodeRunsTest, EndWhereAProcessThatDoesNotNameEpisodesAnswersOneBeforeItAsks) {
+  agent().set_command(absl::StrReplaceAll(kAsksMostly, {{"ASK", ""}}));
+  agent().set_kept(true);
+  agent().set_processes(1);
+  agent().set_on_error("drop");
+  const absl::Status status = Play(Tasks(2));
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("line 2, sample 1 "), HasSubstr("it has got no answer of the policy"),
+                    HasSubstr("earlier ones may have been to other episodes")));
+}
+
+TEST_F(EpisodeRunsTest, FailWhereAProcessThatDoesNotNameEpisodesIsRefusedWhatItAsks) {
+  agent().set_command(absl::StrReplaceAll(
+      kAsksMostly, {{"ASK", R"sh(echo refused >> $(echo "$line" | sed 's/.*"base_url": "\([^"]*\)".*/\1/'))sh"}}));
+  agent().set_kept(true);
+  agent().set_processes(1);
+  agent().set_on_error("drop");
+  ASSERT_EQ(Play(Tasks(2)), absl::OkStatus());
+  EXPECT_THAT(played_.at(3).failed, Each(EpisodeFailure::kNoCall));
 }
 
 TEST_F(EpisodeRunsTest, TryAgainAfterAPauseWhereTheHostHasNoRoom) {
