@@ -11,7 +11,7 @@ import json
 import re
 import sys
 
-from openai import OpenAI
+from openai import APIStatusError, OpenAI
 
 EXAMPLE = [{"role": "system", "content": "Use the calculator."},
            {"role": "user", "content": "A shelf has 21 books. How many books are on 43 shelves?"},
@@ -38,8 +38,13 @@ def play(episode):
             break
         messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": f"= {result}"}]
     reward = float(answer.strip() == episode["label"])
-    return {"id": episode["id"], "reward": reward, "score": reward, "extra_logs": {"calculations": calls}}
+    return {"reward": reward, "score": reward, "extra_logs": {"calculations": calls}}
 
 
 for line in sys.stdin:
-    print(json.dumps(play(json.loads(line))), flush=True)
+    episode = json.loads(line)
+    try:
+        answer = play(episode)
+    except APIStatusError as error:  # the episode was given up, or the prompt is too long
+        answer = {"error": str(error)}
+    print(json.dumps({"id": episode["id"], **answer}), flush=True)

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <stop_token>
@@ -351,6 +352,26 @@ TEST(AKeptAgentOfARun, ReadsThatItsInputHasEnded) {
     EXPECT_EQ(Failure(process.Play("pid", kOpen, false, {}).value()), "");
   }
   EXPECT_EQ(ReadFile(file).value(), "cleared\n");
+}
+
+// Of the client that it uses, a policy whose episodes are all closed.
+constexpr char kClosed[] = R"(
+class APIStatusError(Exception): pass
+class OpenAI:
+    def __init__(self, base_url, api_key): self.chat = self.completions = self
+    def create(self, model, messages): raise APIStatusError("there is no such episode here")
+)";
+
+TEST(TheAgentWithACalculator, PlaysOnWhereItsEpisodeIsGivenUp) {
+  const ScratchFolder scratch;
+  scratch.Write("openai.py", kClosed);
+  AgentConfig config =
+      AgentOf(absl::StrCat("PYTHONPATH=", scratch.path(), " exec python3 examples/agents/calculator.py"), true);
+  config.set_command_folder(std::filesystem::current_path());
+  AgentProcess process(config);
+  const std::string line = EpisodeLine({}, {}, kOpen);
+  EXPECT_EQ(Failure(process.Play(line, kOpen, false, {}).value()),
+            "error: it reports an error: there is no such episode here");
 }
 
 TEST_F(AKeptAgent, IsToldToWriteItsLineAtOnce) {
