@@ -79,7 +79,7 @@ absl::StatusOr<uid_t> UserOfSocket(const SocketAddress& local, const SocketAddre
   if (!NLMSG_OK(header, static_cast<size_t>(size))) return NotTold(EPROTO);
   if (header->nlmsg_type == NLMSG_ERROR) {
     const int error = -static_cast<const nlmsgerr*>(NLMSG_DATA(header))->error;
-    // A protocol whose module is not there is ENOENT too; a server asks for its own socket first (CheckTold).
+    // A protocol whose module is not there is ENOENT too; a server asks for its own socket first.
     if (error == ENOENT) return absl::NotFoundError("there is no such socket");
     return NotTold(error);
   }

@@ -11,13 +11,14 @@
 //   batches/               step_N.safetensors: what step N has learned from (orchestrator/loop/report/batch_file.h)
 //   logs/                  one file a service; launch.textproto, what those were started with that the run started
 //   events.jsonl           {"time", "step", "kind", "from", "text"}: warnings and continuations
-//   state.json             {"program", "state", "why", "steps", "services", "time"}: whether the run goes on, and why
-//   it
-//                          does not; where its services listen
+//   state.json             {"program", "state", "why", "steps", "services", "time"}: whether the run goes on, and
+//                          why it does not; where its services listen
 //   phase.json             what the orchestrator is doing (core/run_folder/phase_file.h)
 //   control/               how the run is asked for something (core/run_folder/control_folder.h)
+//   plan.json              the memory that was planned (orchestrator/session/plan_writer.h)
 //   trace_A-B.json         the timeline of steps over all processes (orchestrator/tracing/step_trace.h)
 //   report.html            the page of the run (viewer/page/run_page.h)
+//   launch/                what starts the run on a cluster, and what its programs read (deploy/)
 //   superseded/            1, 2, ...: each time the run was continued, what of the above it put aside
 //   run.lock               names the orchestrator that uses the folder
 //

@@ -18,14 +18,14 @@ absl::Status CheckModelFolder(const std::string& option, const std::string& fold
 // reads of them. Errors name the option.
 absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::string>& services);
 
+// That it is clear what the reference is where actor.pretrain is a folder of adapters; for programs that have one.
+absl::Status CheckReferenceIsClear(const RunConfig& config);
+
 // Certificates and the folder of the actor, or of a reward model that is trained; with `launch` also what `services`,
 // which are started here, will load: model folders (shapes and vocabularies, lengths, what weights there are; those of
 // checkpoints are read whole, and held against the hashes of their record), training states, the HTTP interface's
 // files; whether there are devices for them, and nobody else at the ports where they listen. Errors name the option,
 // what is wrong and what would help.
-// That it is clear what the reference is where actor.pretrain is a folder of adapters; for programs that have one.
-absl::Status CheckReferenceIsClear(const RunConfig& config);
-
 absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>& services, bool launch);
 
 // That the trainer of `section`, "actor" or "critic", can go on from the training state that its load_checkpoint names,

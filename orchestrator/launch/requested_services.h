@@ -19,12 +19,11 @@ namespace quartet {
 inline constexpr char kServiceRequests[] = "QUARTET_SERVICE_REQUESTS";
 
 // Asks the script by files in a folder that both see:
-//   request         "stop", "start" or "keep"; the service; of a start the programs' folder and the further arguments:
-//   a
-//                   line each. The script removes it once that is done.
+//   request           "stop", "start" or "keep"; the service; of a start the programs' folder and the further
+//                     arguments: a line each. The script removes it once that is done.
 //   SERVICE.programs  where the script has the folder of the programs of one that was replaced and kept, also in later
 //                     starts of the run
-//   SERVICE.ended   the exit code of one that has ended between its start and "keep"
+//   SERVICE.ended     the exit code of one that has ended between its start and "keep"
 // One thread.
 class RequestedServices : public ServiceEngine {
  public:

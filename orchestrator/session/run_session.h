@@ -112,9 +112,9 @@ class RunSession {
 
  private:
   absl::Status Explain(const absl::Status& status) const;
-  // What goes wrong with these two is said in the log, and ends no run.
   // Of a run that goes on: which of its steps are not recorded any more.
   void SayMissing();
+  // What goes wrong with these two is said in the log, and ends no run.
   void SayEvent(const std::string& kind, int64_t step, const std::string& text);
   void SayState(const std::string& state, const std::string& why);
   absl::Status WithContinuation(const absl::Status& status) const;

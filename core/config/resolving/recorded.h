@@ -19,7 +19,7 @@ struct RecordedConfig {
   RunConfig set;    // what somebody has set; messages that have only defaults are there, and empty
   RunConfig whole;  // with the defaults
 };
-// Errors are as of ReadConfigFile.
+// Errors are as of ReadConfigText and ParseTextFormat.
 absl::StatusOr<RecordedConfig> ReadRecordedConfig(const std::string& path);
 
 // The whole of a run of whatever release, for who only looks at it: fields that are not known here are left out, and
