@@ -35,16 +35,16 @@ TEST(RolloutClient, GivesUpOneCallAndNoOther) {
     return grpc::Status::OK;
   });
   std::stop_source give_up;
-  auto answer = std::async(std::launch::async,
-                           [&] { return clients->rollout->Generate(header, {prompt}, {}, give_up.get_token()); });
+  auto answer =
+      std::async(std::launch::async, [&] { return clients->rollout->Generate(header, {prompt}, give_up.get_token()); });
   begun.get_future().wait();
   give_up.request_stop();
   EXPECT_EQ(answer.get().status().code(), absl::StatusCode::kCancelled);
   end.set_value();
 
-  EXPECT_EQ(clients->rollout->Generate(header, {prompt}, {}, give_up.get_token()).status().code(),
+  EXPECT_EQ(clients->rollout->Generate(header, {prompt}, give_up.get_token()).status().code(),
             absl::StatusCode::kCancelled);
-  const auto other = clients->rollout->Generate(header, {prompt}, {}, std::stop_source().get_token());
+  const auto other = clients->rollout->Generate(header, {prompt}, std::stop_source().get_token());
   EXPECT_TRUE(other.ok()) << other.status();
   EXPECT_TRUE(cancellation.status().ok());
 }

@@ -134,14 +134,9 @@ absl::StatusOr<int64_t> ServiceClient::TakeTrace(const std::function<absl::Statu
 
 absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::Generate(const GenerateHeader& header,
                                                                        const std::vector<Prompt>& prompts,
-                                                                       const ProgressFunction& progress,
                                                                        const std::stop_token& give_up) {
-  int64_t done = 0;
-  const auto count = [&](const GeneratedSequence&) {
-    if (progress) progress(++done);
-    return absl::OkStatus();
-  };
-  return GenerateFirst(header, prompts, static_cast<int64_t>(prompts.size()), count, give_up);
+  const auto ignore = [](const GeneratedSequence&) { return absl::OkStatus(); };
+  return GenerateFirst(header, prompts, static_cast<int64_t>(prompts.size()), ignore, give_up);
 }
 
 absl::StatusOr<std::vector<GeneratedSequence>> RolloutClient::GenerateFirst(

@@ -26,9 +26,6 @@
 
 namespace quartet {
 
-// Told how many items of the running call have been answered.
-using ProgressFunction = std::function<void(int64_t)>;
-
 class ServiceClient {
  public:
   virtual ~ServiceClient();
@@ -69,7 +66,6 @@ class RolloutClient : public ServiceClient {
   // requested to stop.
   absl::StatusOr<std::vector<GeneratedSequence>> Generate(const GenerateHeader& header,
                                                           const std::vector<Prompt>& prompts,
-                                                          const ProgressFunction& progress,
                                                           const std::stop_token& give_up = {});
   // The same of the `first` prompts (at most all) to have all their samples; the others are given up. `on_sequence` is
   // told of each sequence that will be returned as soon as that is known, from the thread of the caller; an error of it

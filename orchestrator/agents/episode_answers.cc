@@ -185,7 +185,7 @@ absl::StatusOr<std::unique_ptr<AnswerSource>> MakeAnswerSource(const RunConfig& 
   auto lost = std::make_shared<Cancellation>();
   options.episode.generate = [rollout, lost](const GenerateHeader& header, const Prompt& prompt,
                                              const std::stop_token& stop) -> absl::StatusOr<GeneratedSequence> {
-    absl::StatusOr<std::vector<GeneratedSequence>> answer = rollout->Generate(header, {prompt}, {}, stop);
+    absl::StatusOr<std::vector<GeneratedSequence>> answer = rollout->Generate(header, {prompt}, stop);
     if (answer.ok()) return std::move(answer->front());
     if (absl::IsUnavailable(answer.status())) lost->Cancel(answer.status());
     return answer.status();

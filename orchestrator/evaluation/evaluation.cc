@@ -1,6 +1,7 @@
 #include "orchestrator/evaluation/evaluation.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -138,7 +139,7 @@ absl::StatusOr<std::vector<ScoreReply>> ScoresOf(const RunConfig& config, const 
 
 absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const EvaluationSet& set, int64_t step,
                                           uint64_t policy_version, const Tokenizer& tokenizer, AnswerSource& source,
-                                          ScorerClient& scorer, const ProgressFunction& progress) {
+                                          ScorerClient& scorer, const std::function<void(int64_t)>& progress) {
   // 1. Answers.
   const auto n = static_cast<size_t>(set.options.n_samples_per_prompt());
   std::vector<const PromptRecord*> prompts;

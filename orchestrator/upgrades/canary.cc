@@ -27,7 +27,7 @@ absl::StatusOr<CanaryNumbers> GreedyAnswers(const RunConfig& config, RolloutClie
   sampling->set_n_samples(1);
   sampling->set_max_new_tokens(std::min(sampling->max_new_tokens(), kCanaryTokens));
   sampling->set_min_tokens(std::min(sampling->min_tokens(), sampling->max_new_tokens()));
-  QUARTET_ASSIGN_OR_RETURN(const std::vector<GeneratedSequence> answers, rollout.Generate(header, canary.prompts, {}));
+  QUARTET_ASSIGN_OR_RETURN(const std::vector<GeneratedSequence> answers, rollout.Generate(header, canary.prompts));
   CanaryNumbers result = {.name = "greedy answers' log-probabilities"};
   for (size_t i = 0; i < answers.size(); ++i) {
     const TokenSequence& tokens = answers[i].tokens();
