@@ -216,9 +216,8 @@ absl::Status LaunchOnCluster(const LaunchFlags& flags, TerminalView& view, Cance
                                             TopologyOf(config.cluster()), programs, {"--config=" + config_path}));
     files[kRayPlan] = LaunchPlanAsJson(plan);
   }
-  RunSession session(asked, {.origins = origins}, view, cancellation);
-  QUARTET_RETURN_IF_ERROR(flags.sources.program == Program::kPpo ? CheckPpo(session)
-                                                                 : CheckRows(flags.sources.program, session));
+  RunSession session(flags.sources.program, asked, {.origins = origins}, view, cancellation);
+  QUARTET_RETURN_IF_ERROR(session.program() == Program::kPpo ? CheckPpo(session) : CheckRows(session));
 
   // 2. What the engine and the programs read, in the run's folder.
   ClearUnread(flags.sources.program, &config);

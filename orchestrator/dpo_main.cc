@@ -6,7 +6,6 @@ int main(int argc, char** argv) {
   return quartet::RunTraining(
       argc, argv,
       {.program = quartet::Program::kDpo,
-       .name = "dpo",
        .summary = "trains the policy on pairs of answers of which one is preferred (preference {...}), by DPO or IPO, "
                   "driving policy_trainer and, for the reference, scorer.",
        .example = "preference.beta=0.2"},

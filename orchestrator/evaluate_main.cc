@@ -67,13 +67,15 @@ absl::Status Run(Options& options, TerminalView& view, Cancellation& cancellatio
     options.sources.overrides.push_back("actor.pretrain=" + options.model);  // whose tokenizer is used
   }
   QUARTET_ASSIGN_OR_RETURN(
-      RunConfig config, LoadRunConfig(options.sources, "",
-                                      options.launch ? ServiceLauncher::Defaults(kEvaluationServices) : RunConfig()));
+      RunConfig config,
+      LoadRunConfig(
+          options.sources, "",
+          options.launch ? ServiceLauncher::Defaults(ServicesOf(Program::kEvaluate, RunConfig())) : RunConfig()));
   config.set_run_dir(options.output);
   origins["run_dir"] = "--output";
   if (!options.model.empty()) origins["rollout.pretrain"] = origins["actor.pretrain"] = "--model";
-  const absl::Status evaluated =
-      EvaluateModel(RunSession(config, {.launch = options.launch, .origins = origins}, view, cancellation));
+  const absl::Status evaluated = EvaluateModel(
+      RunSession(Program::kEvaluate, config, {.launch = options.launch, .origins = origins}, view, cancellation));
   QUARTET_RETURN_IF_ERROR(options.model.empty() ? evaluated : NamingModelFlag(evaluated));
   view.Print("done: " + config.run_dir() + "/evaluations.jsonl");
   return absl::OkStatus();

@@ -9,7 +9,7 @@
 namespace quartet {
 namespace {
 
-absl::StatusOr<std::string> Train(Program /*ppo*/, RunSession session) {
+absl::StatusOr<std::string> Train(RunSession session) {
   QUARTET_ASSIGN_OR_RETURN(const PpoResult result, TrainByPpo(std::move(session)));
   return result.summary.checkpoint;
 }
@@ -21,7 +21,6 @@ int main(int argc, char** argv) {
   return quartet::RunTraining(
       argc, argv,
       {.program = quartet::Program::kPpo,
-       .name = "orchestrator",
        .summary = "trains a policy with PPO, driving rollout, policy_trainer, critic_trainer and scorer.",
        .example = "train.max_steps=20"},
       quartet::Train);

@@ -6,7 +6,6 @@ int main(int argc, char** argv) {
   return quartet::RunTraining(
       argc, argv,
       {.program = quartet::Program::kRewardModel,
-       .name = "reward_model",
        .summary =
            "trains a reward model (critic {...}) on pairs of answers of which one is preferred (preference {...}), "
            "driving critic_trainer. A PPO run reads the result with reward { source { model: ... } }.",

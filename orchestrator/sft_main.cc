@@ -6,7 +6,6 @@ int main(int argc, char** argv) {
   return quartet::RunTraining(
       argc, argv,
       {.program = quartet::Program::kSft,
-       .name = "sft",
        .summary = "fine-tunes the policy on prompts and responses (sft {...}), driving policy_trainer.",
        .example = "train.max_steps=100"},
       quartet::TrainOnRows);

@@ -44,7 +44,7 @@ bool HasPairs(Program program) { return program == Program::kDpo || program == P
 
 RunConfig AsPpoStep(RunConfig config, Program program) {
   if (program == Program::kPpo) return config;
-  const TrainerConfig& trainer = program == Program::kRewardModel ? config.critic() : config.actor();
+  const TrainerConfig& trainer = TrainerOf(config, LearningSection(program));
   const int batch = (HasPairs(program) ? 2 : 1) * config.train().train_batch_size();
   config.mutable_data()->set_prompt_max_len(1);
   config.mutable_rollout()->set_generate_max_len(trainer.max_len() - 1);

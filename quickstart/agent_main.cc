@@ -49,9 +49,10 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   for (const auto& [path, value] : FlatFields(config)) origins[path] = "agent";
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&config, ""));
   view.Print("2. Training, while it plays with the program");
-  QUARTET_ASSIGN_OR_RETURN(const PpoResult result,
-                           TrainByPpo(RunSession(config, {.launch = true, .allowed_entry = "start", .origins = origins},
-                                                 view, cancellation)));
+  QUARTET_ASSIGN_OR_RETURN(
+      const PpoResult result,
+      TrainByPpo(RunSession(Program::kPpo, config, {.launch = true, .allowed_entry = "start", .origins = origins}, view,
+                            cancellation)));
   view.Print(absl::StrFormat("numbers found: %.1f %% before, %.1f %% after",
                              100 * result.summary.before.at(0).pass_at_1().value_or(0),
                              100 * result.summary.after.at(0).pass_at_1().value_or(0)));

@@ -165,7 +165,7 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
   QUARTET_RETURN_IF_ERROR(ResolveRunConfig(&sft, "", Program::kSft));
   QUARTET_ASSIGN_OR_RETURN(
       const std::string fine_tuned,
-      TrainOnRows(Program::kSft, RunSession(sft, {.launch = true, .origins = sft_origins}, view, cancellation)));
+      TrainOnRows(RunSession(Program::kSft, sft, {.launch = true, .origins = sft_origins}, view, cancellation)));
   const Deadline::Clock::time_point fine_tuning_end = Deadline::Clock::now();
 
   QUARTET_ASSIGN_OR_RETURN(const RunConfig ppo,
@@ -174,8 +174,8 @@ absl::Status Run(const Options& options, TerminalView& view, Cancellation& cance
                           absl::StrJoin(PpoServices(ppo), ", "), ", two ranks each"));
   QUARTET_ASSIGN_OR_RETURN(
       const PpoResult result,
-      TrainByPpo(
-          RunSession(ppo, {.launch = true, .allowed_entry = "start", .origins = ppo_origins}, view, cancellation)));
+      TrainByPpo(RunSession(Program::kPpo, ppo, {.launch = true, .allowed_entry = "start", .origins = ppo_origins},
+                            view, cancellation)));
 
   view.Print("4. What came of it");
   QUARTET_RETURN_IF_ERROR(CheckGatheredMemory(result, view));

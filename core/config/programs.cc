@@ -169,6 +169,11 @@ const std::string& RunProgramName(Program program) {
   return named->first;
 }
 
+std::string ExecutableName(Program program) {
+  if (program == kPpo) return "orchestrator";
+  return program == kEvaluate ? "evaluate" : RunProgramName(program);
+}
+
 Program ProgramOfRun(const RunConfig& config) {
   if (config.has_sft()) return kSft;
   if (!config.has_preference()) return kPpo;
@@ -183,10 +188,14 @@ std::vector<std::string> ServicesOf(Program program, const RunConfig& config) {
       return ReferenceIsBase(config) ? kSftServices : kDpoServices;
     case Program::kRewardModel:
       return kRewardModelServices;
+    case Program::kEvaluate:
+      return {"rollout", "scorer"};
     default:
       return PpoServices(config);
   }
 }
+
+std::string LearningSection(Program program) { return program == kRewardModel ? "critic" : "actor"; }
 
 absl::StatusOr<Program> ServiceProgram(std::string_view service) {
   if (service == "rollout") return Program::kRollout;

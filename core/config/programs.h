@@ -35,10 +35,15 @@ enum class Program {
 inline const std::vector<std::pair<std::string, Program>> kRunPrograms = {
     {"ppo", Program::kPpo}, {"sft", Program::kSft}, {"dpo", Program::kDpo}, {"reward_model", Program::kRewardModel}};
 const std::string& RunProgramName(Program program);
+// The name of the program that runs one of these, "orchestrator" of PPO, or of an evaluation, "evaluate".
+std::string ExecutableName(Program program);
 // That of a run whose configuration, as it was resolved, this is.
 Program ProgramOfRun(const RunConfig& config);
-// The services that it drives.
+// The services that one of these, or an evaluation, drives.
 std::vector<std::string> ServicesOf(Program program, const RunConfig& config);
+// The section of the model that it learns, "actor" or "critic"; of PPO and an evaluation the policy's. That model's
+// tokenizer is the run's.
+std::string LearningSection(Program program);
 
 // The program of a service's name ("rollout", "policy_trainer", ...).
 absl::StatusOr<Program> ServiceProgram(std::string_view service);

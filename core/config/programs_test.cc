@@ -10,6 +10,7 @@
 #include "core/base/files/files.h"
 #include "core/config/help.h"
 #include "core/config/run_config.h"
+#include "core/config/services.h"
 
 namespace quartet {
 namespace {
@@ -167,6 +168,19 @@ TEST(Programs, AreHelpedWithWhatTheyReadAlone) {
                     Not(HasSubstr("updates_per_batch = ")), Not(HasSubstr("EvalSet")), Not(HasSubstr("\n\n\n"))));
   EXPECT_THAT(DescribeRunConfig(Program::kPpo),
               HasSubstr("  // Where it is not set: actor.learning_rate 1e-6, critic.learning_rate 9e-6.\n"));
+}
+
+TEST(Programs, SayWhichServicesTheyDriveAndWhatTheyLearn) {
+  RunConfig config = LoadRunConfig("", {}, "", Program::kPpo).value();
+  EXPECT_EQ(ServicesOf(Program::kPpo, config), kServiceNames);
+  EXPECT_EQ(ServicesOf(Program::kEvaluate, config), Strings({"rollout", "scorer"}));
+  config.mutable_algorithm()->set_advantage_estimator("rloo");
+  EXPECT_EQ(ServicesOf(Program::kPpo, config), Strings({"rollout", "policy_trainer", "scorer"}));
+  EXPECT_EQ(LearningSection(Program::kDpo), "actor");
+  EXPECT_EQ(LearningSection(Program::kRewardModel), "critic");
+  EXPECT_EQ(ExecutableName(Program::kPpo), "orchestrator");
+  EXPECT_EQ(ExecutableName(Program::kSft), "sft");
+  EXPECT_EQ(ExecutableName(Program::kEvaluate), "evaluate");
 }
 
 // Every row's paths are fields, and its defaults are taken: what is misspelt there would be found by nobody.

@@ -67,11 +67,10 @@ struct ModelUse {
   std::string trained_as = "";   // "actor", "critic"
 };
 
-// The option and the folder of the model whose tokenizer is the run's: the actor's, unless a reward model alone is
-// trained.
-std::pair<std::string, std::string> TokenizersModel(const RunConfig& c, const std::vector<std::string>& services) {
-  if (services == kRewardModelServices) return {"critic.pretrain", c.critic().pretrain()};
-  return {"actor.pretrain", c.actor().pretrain()};
+// The option and the folder of the model whose tokenizer is the run's.
+std::pair<std::string, std::string> TokenizersModel(const RunConfig& c, Program program) {
+  const std::string section = LearningSection(program);
+  return {section + ".pretrain", TrainerOf(c, section).pretrain()};
 }
 
 std::vector<ModelUse> ModelsOf(const RunConfig& c, const std::vector<std::string>& services) {
@@ -191,9 +190,10 @@ absl::Status CheckTakesWeightsOf(const TrainerConfig& actor, const ModelUse& use
                                                  "; they must be equal, since the rollout takes the actor's weights"));
 }
 
-absl::Status CheckModels(const RunConfig& config, const std::vector<std::string>& services) {
+absl::Status CheckModels(const RunConfig& config, Program program) {
+  const std::vector<std::string> services = ServicesOf(program, config);
   QUARTET_RETURN_IF_ERROR(CheckModelConfigs(config, services));
-  const auto [option, folder] = TokenizersModel(config, services);
+  const auto [option, folder] = TokenizersModel(config, program);
   QUARTET_RETURN_IF_ERROR(Prefixed(option, ReadModelConfig(folder).status()));
   std::map<std::string, int64_t> vocabularies;  // by folder
   std::set<std::tuple<std::string, HeadKind, bool, std::string>> weights;
@@ -339,18 +339,19 @@ absl::Status CheckReferenceIsClear(const RunConfig& config) {
       "folder) or the model without them (set it to the model)"));
 }
 
-absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>& services, bool launch) {
+absl::Status CheckInputs(const RunConfig& config, Program program, bool launch) {
   QUARTET_RETURN_IF_ERROR(MakeChannelCredentials(config.tls()).status());
-  const auto [option, folder] = TokenizersModel(config, services);
+  const auto [option, folder] = TokenizersModel(config, program);
   QUARTET_RETURN_IF_ERROR(CheckModelFolder(option, folder));
   if (!launch) return absl::OkStatus();
+  const std::vector<std::string> services = ServicesOf(program, config);
   const int engine = config.rollout().tensor_parallel_size(), ranks = config.services().rollout().ranks();
   if (Has(services, "rollout") && ranks % engine != 0) {
     return absl::InvalidArgumentError(absl::StrCat("rollout.tensor_parallel_size: ", engine,
                                                    " is not allowed; it must divide services.rollout.ranks, which is ",
                                                    ranks));
   }
-  QUARTET_RETURN_IF_ERROR(CheckModels(config, services));
+  QUARTET_RETURN_IF_ERROR(CheckModels(config, program));
   // A run that goes on reads its own states, which are looked at where it is known which.
   if (!config.train().load_checkpoint() || !NewestRecord(config.run_dir() + "/checkpoints").has_value()) {
     for (const TrainerNames& trainer : kTrainers) {

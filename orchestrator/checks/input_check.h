@@ -21,12 +21,12 @@ absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::s
 // That it is clear what the reference is where actor.pretrain is a folder of adapters; for programs that have one.
 absl::Status CheckReferenceIsClear(const RunConfig& config);
 
-// Certificates and the folder of the actor, or of a reward model that is trained; with `launch` also what `services`,
-// which are started here, will load: model folders (shapes and vocabularies, lengths, what weights there are; those of
-// checkpoints are read whole, and held against the hashes of their record), training states, the HTTP interface's
-// files; whether there are devices for them, and nobody else at the ports where they listen. Errors name the option,
-// what is wrong and what would help.
-absl::Status CheckInputs(const RunConfig& config, const std::vector<std::string>& services, bool launch);
+// Certificates and the folder of the actor, or of a reward model that is trained; with `launch` also what the services
+// of `program`, which are started here, will load: model folders (shapes and vocabularies, lengths, what weights there
+// are; those of checkpoints are read whole, and held against the hashes of their record), training states, the HTTP
+// interface's files; whether there are devices for them, and nobody else at the ports where they listen. Errors name
+// the option, what is wrong and what would help.
+absl::Status CheckInputs(const RunConfig& config, Program program, bool launch);
 
 // That the trainer of `section`, "actor" or "critic", can go on from the training state that its load_checkpoint names,
 // if it names one: with the optimizer of `config`, its average of the weights and its adapters. Errors name the option.

@@ -69,7 +69,7 @@ class CheckInputsTest : public ::testing::Test {
     EXPECT_TRUE(written.ok()) << written;
   }
   std::string Error(bool launch = true) const {
-    return std::string(CheckInputs(config_, kServiceNames, launch).message());
+    return std::string(CheckInputs(config_, Program::kPpo, launch).message());
   }
   std::string InScratch(const std::string& name) const { return scratch_.path() + "/" + name; }
 
@@ -136,8 +136,8 @@ TEST_F(CheckInputsTest, AsksWhichReferenceIsMeantWhereAFolderOfAdaptersIsTrained
 TEST_F(CheckInputsTest, TakesAdaptersThatAreToBeTrained) {
   config_.mutable_actor()->mutable_lora();
   ASSERT_TRUE(ResolveRunConfig(&config_, "").ok());
-  for (const auto& services : {kServiceNames, kSftServices, kDpoServices}) {
-    const absl::Status status = CheckInputs(config_, services, /*launch=*/true);
+  for (const Program program : {Program::kPpo, Program::kSft, Program::kDpo}) {
+    const absl::Status status = CheckInputs(config_, program, /*launch=*/true);
     EXPECT_TRUE(status.ok()) << status;
   }
   config_.mutable_actor()->mutable_lora()->set_target_modules(0, "lm_head");
@@ -146,8 +146,8 @@ TEST_F(CheckInputsTest, TakesAdaptersThatAreToBeTrained) {
   config_.mutable_actor()->clear_lora();
   config_.mutable_critic()->mutable_lora();
   ASSERT_TRUE(ResolveRunConfig(&config_, "").ok());
-  for (const auto& services : {kServiceNames, kRewardModelServices}) {
-    const absl::Status status = CheckInputs(config_, services, /*launch=*/true);
+  for (const Program program : {Program::kPpo, Program::kRewardModel}) {
+    const absl::Status status = CheckInputs(config_, program, /*launch=*/true);
     EXPECT_TRUE(status.ok()) << status;
   }
   config_.mutable_critic()->mutable_lora()->set_target_modules(0, "score");
@@ -170,9 +170,9 @@ TEST_F(CheckInputsTest, NamesAStopTokenBeyondTheVocabulary) {
 
 TEST_F(CheckInputsTest, AcceptsWhatServicesCanLoad) {
   for (const bool launch : {false, true}) {
-    for (const std::vector<std::string>& services :
-         {kServiceNames, kSftServices, kDpoServices, kRewardModelServices, {"rollout", "scorer"}}) {
-      const absl::Status status = CheckInputs(config_, services, launch);
+    for (const Program program :
+         {Program::kPpo, Program::kSft, Program::kDpo, Program::kRewardModel, Program::kEvaluate}) {
+      const absl::Status status = CheckInputs(config_, program, launch);
       EXPECT_TRUE(status.ok()) << status;
     }
   }
@@ -396,7 +396,7 @@ TEST_F(CheckInputsTest, NamesALengthBeyondThePositionsThatTheRolloutMayUse) {
   config_.mutable_rollout()->set_max_model_len(65);
   EXPECT_THAT(Error(), AllOf(StartsWith("rollout.max_model_len is 65; at most 64 is allowed"),
                              HasSubstr("max_position_embeddings")));
-  EXPECT_TRUE(CheckInputs(config_, kSftServices, /*launch=*/true).ok());
+  EXPECT_TRUE(CheckInputs(config_, Program::kSft, /*launch=*/true).ok());
 }
 
 TEST_F(CheckInputsTest, NamesACacheThatHoldsNoSequenceOfTheGreatestLength) {
@@ -413,7 +413,7 @@ TEST_F(CheckInputsTest, NamesACacheThatHoldsNoSequenceOfTheGreatestLength) {
 
 TEST_F(CheckInputsTest, LooksAtWhatServicesLoadThatAreStartedAlone) {
   fs::rename(InScratch("model/model.safetensors"), InScratch("model/pytorch_model.bin"));
-  EXPECT_THAT(std::string(CheckInputs(config_, {"rollout", "scorer"}, /*launch=*/true).message()),
+  EXPECT_THAT(std::string(CheckInputs(config_, Program::kEvaluate, /*launch=*/true).message()),
               AllOf(StartsWith("rollout.pretrain: "), HasSubstr("pytorch_model.bin")));
 }
 

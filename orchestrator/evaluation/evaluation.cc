@@ -371,11 +371,7 @@ absl::Status EvaluateModel(RunSession session) {
     }
     return CheckEvaluationCalls(config, MostSequences(sets));
   };
-  QUARTET_RETURN_IF_ERROR(session.ReadInputs({.programs = {Program::kEvaluate, Program::kRollout, Program::kScorer},
-                                              .services = kEvaluationServices,
-                                              .model = "actor",
-                                              .continues = false},
-                                             read));
+  QUARTET_RETURN_IF_ERROR(session.ReadInputs(read));
   for (const EvaluationSet& set : sets) view.Print(absl::StrCat(set.options.name(), ": ", set.description));
   view.Print(DescribePrompt(sets.front().prompts.front(), session.tokenizer()));
 

@@ -77,9 +77,6 @@ absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& conf
 // "eval/<set>/<name>" of each value.
 void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics);
 
-// The services that an evaluation drives.
-inline const std::vector<std::string> kEvaluationServices = {"rollout", "scorer"};
-
 // INVALID_ARGUMENT names a field that --set gives and that has no say in `evaluate`: run_dir, which --output says, and
 // the model where --model says it; without that the actor's, whose tokenizer alone is used, beside a rollout.pretrain
 // of the configuration's file.
@@ -88,9 +85,9 @@ absl::Status CheckSetByFlags(const ValueOrigins& origins, bool has_model);
 // The error of an evaluation whose model is that of --model: in place of the fields that are set by it, with it.
 absl::Status NamingModelFlag(const absl::Status& error);
 
-// Evaluates the model rollout.pretrain on the sets of eval, with rollout and scorer alone.
-// run_dir keeps what a run's would of it, and answers_<set>.jsonl: of each prompt its text,
-// label and source, and its answers with their rewards, of episodes of an agent with their messages.
+// Of a session of Program::kEvaluate: evaluates the model rollout.pretrain on the sets of eval, with rollout and scorer
+// alone. run_dir keeps what a run's would of it, and answers_<set>.jsonl: of each prompt its text, label and source,
+// and its answers with their rewards, of episodes of an agent with their messages.
 absl::Status EvaluateModel(RunSession session);
 
 }  // namespace quartet

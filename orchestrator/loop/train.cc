@@ -62,11 +62,7 @@ std::vector<RunInput> RowFiles(const PpoInputs& inputs) {
 }
 
 absl::Status ReadInputs(RunSession& session, PpoInputs* inputs) {
-  return session.ReadInputs({.programs = {Program::kPpo},
-                             .services = PpoServices(session.config()),
-                             .model = "actor",
-                             .name = "orchestrator"},
-                            [&] { return ReadPpoInputs(session, inputs); });
+  return session.ReadInputs([&] { return ReadPpoInputs(session, inputs); });
 }
 
 }  // namespace

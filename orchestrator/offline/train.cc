@@ -31,12 +31,13 @@ struct Inputs {
   std::unique_ptr<PreferencePairs> held_out;  // null where preference.eval_data names no files
 };
 
-absl::Status ReadRows(RunSession& session, Program program, const std::string& model, Inputs* inputs) {
+absl::Status ReadRows(RunSession& session, Inputs* inputs) {
+  const std::string model = LearningSection(session.program());
   const RunConfig& config = session.config();
   const Tokenizer& tokenizer = session.tokenizer();
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig read, ReadModelConfig(TrainerOf(config, model).pretrain()));
   const std::vector<int64_t>& ends = read.eos_token_ids;
-  if (program == Program::kSft) {
+  if (session.program() == Program::kSft) {
     QUARTET_ASSIGN_OR_RETURN(inputs->examples, OpenSftExamples(config, tokenizer, ends, session.ShowChecking()));
     return absl::OkStatus();
   }
@@ -71,17 +72,12 @@ void ShowInputs(const Inputs& inputs, const Tokenizer& tokenizer, TerminalView& 
   view.Print(DescribePair(first.chosen, first.rejected, tokenizer));
 }
 
-absl::Status ReadInputs(Program program, RunSession& session, Inputs* inputs) {
-  const std::string model = program == Program::kRewardModel ? "critic" : "actor";
-  return session.ReadInputs({.programs = {program},
-                             .services = ServicesOf(program, session.config()),
-                             .model = model,
-                             .name = RunProgramName(program)},
-                            [&] { return ReadRows(session, program, model, inputs); });
+absl::Status ReadInputs(RunSession& session, Inputs* inputs) {
+  return session.ReadInputs([&] { return ReadRows(session, inputs); });
 }
 
 // Of a run that goes on: all that can be said before its services are there.
-absl::Status CheckGoesOn(Program program, RunSession& session, const Inputs& inputs) {
+absl::Status CheckGoesOn(RunSession& session, const Inputs& inputs) {
   if (!session.resume().has_value()) return absl::OkStatus();
   const RunConfig& config = session.config();
   const CheckpointRecord& resume = *session.resume();
@@ -94,14 +90,14 @@ absl::Status CheckGoesOn(Program program, RunSession& session, const Inputs& inp
                           .batch_size = train.train_batch_size(),
                           .hash = learned.hash(),
                           .files = absl::StrJoin(files, ", ")},
-                         program == Program::kRewardModel ? "critic" : "actor", resume,
-                         session.folder().checkpoints_path());
+                         LearningSection(session.program()), resume, session.folder().checkpoints_path());
   };
-  return program == Program::kSft ? check(config.sft().data(), *inputs.examples)
-                                  : check(config.preference().data(), *inputs.pairs);
+  return session.program() == Program::kSft ? check(config.sft().data(), *inputs.examples)
+                                            : check(config.preference().data(), *inputs.pairs);
 }
 
-absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, const Inputs& inputs) {
+absl::StatusOr<OfflineSummary> RunLoop(RunSession& session, const Inputs& inputs) {
+  const Program program = session.program();
   const RunConfig& config = session.config();
   Cancellation* const cancellation = &session.cancellation();
   const OfflineRun run = {.config = config,
@@ -129,24 +125,24 @@ absl::StatusOr<OfflineSummary> RunLoop(Program program, RunSession& session, con
 
 }  // namespace
 
-absl::Status CheckRows(Program program, RunSession& session) {
+absl::Status CheckRows(RunSession& session) {
   Inputs inputs;
-  QUARTET_RETURN_IF_ERROR(ReadInputs(program, session, &inputs));
+  QUARTET_RETURN_IF_ERROR(ReadInputs(session, &inputs));
   return session.CheckGoesOn(RowFiles(inputs));
 }
 
-absl::StatusOr<std::string> TrainOnRows(Program program, RunSession session) {
+absl::StatusOr<std::string> TrainOnRows(RunSession session) {
   const RunConfig& config = session.config();
   TerminalView& view = session.view();
   Inputs inputs;
-  QUARTET_RETURN_IF_ERROR(ReadInputs(program, session, &inputs));
+  QUARTET_RETURN_IF_ERROR(ReadInputs(session, &inputs));
   view.Print(absl::StrCat("run folder: ", config.run_dir()));
   ShowInputs(inputs, session.tokenizer(), view);
   QUARTET_RETURN_IF_ERROR(session.OpenFolder(RowFiles(inputs)));
-  QUARTET_RETURN_IF_ERROR(CheckGoesOn(program, session, inputs));
-  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, ServicesOf(program, config))));
+  QUARTET_RETURN_IF_ERROR(CheckGoesOn(session, inputs));
+  view.Print(absl::StrCat("micro-batches: ", DescribeMicroBatches(config, ServicesOf(session.program(), config))));
   QUARTET_RETURN_IF_ERROR(session.StartServices());
-  const absl::StatusOr<OfflineSummary> summary = RunLoop(program, session, inputs);
+  const absl::StatusOr<OfflineSummary> summary = RunLoop(session, inputs);
   QUARTET_RETURN_IF_ERROR(session.End(summary.status()));
   return summary->checkpoint;
 }

@@ -9,13 +9,13 @@
 
 namespace quartet {
 
-// Program::kSft, kDpo or kRewardModel. That nothing is wrong that TrainOnRows finds before run_dir is made or a service
-// is started; makes and starts nothing.
-absl::Status CheckRows(Program program, RunSession& session);
+// Of a session of Program::kSft, kDpo or kRewardModel: that nothing is wrong that TrainOnRows finds before run_dir is
+// made or a service is started; makes and starts nothing.
+absl::Status CheckRows(RunSession& session);
 
 // Returns the model's folder, relative to the run folder. Whatever is wrong
 // with the configuration or what it names is found before run_dir is made or any service started
 // (RunSession::ReadInputs). Where a service ended by itself the error says so, whatever call failed because of it.
-absl::StatusOr<std::string> TrainOnRows(Program program, RunSession session);
+absl::StatusOr<std::string> TrainOnRows(RunSession session);
 
 }  // namespace quartet

@@ -41,10 +41,10 @@ std::string LaunchHelp(Program program) {
 
 CommandLine TrainingCommandLine(const TrainingProgram& program, TrainingFlags* flags) {
   const bool has_presets = program.program == Program::kPpo;
+  const std::string name = ExecutableName(program.program);
   CommandLine line = {
-      .program = program.name,
-      .before = absl::StrCat(program.name, ": ", program.summary, "\n\nUsage: ", program.name,
-                             " --config=FILE [flags]\n\nFlags:\n"),
+      .program = name,
+      .before = absl::StrCat(name, ": ", program.summary, "\n\nUsage: ", name, " --config=FILE [flags]\n\nFlags:\n"),
       .flags =
           {{"config", "FILE", "The run's configuration, a RunConfig in protobuf text format (below).",
             Text(&flags->sources.file)},
@@ -100,7 +100,7 @@ std::string NewRunDir(const std::string& program) {
 }
 
 int RunTraining(int argc, char** argv, const TrainingProgram& program,
-                const std::function<absl::StatusOr<std::string>(Program, RunSession)>& train) {
+                const std::function<absl::StatusOr<std::string>(RunSession)>& train) {
   TrainingFlags flags;
   const auto body = [&](TerminalView& view, Cancellation& cancellation) -> absl::Status {
     ConfigSources& sources = flags.sources;
@@ -117,10 +117,11 @@ int RunTraining(int argc, char** argv, const TrainingProgram& program,
     if (!flags.launch) QUARTET_RETURN_IF_ERROR(CheckSaysRunDir(options.origins));
     QUARTET_ASSIGN_OR_RETURN(const std::string aside, DescribeLeftAside(sources));
     if (!aside.empty()) view.Print(aside);
-    const std::string label = program.name == "orchestrator" ? "//orchestrator" : "//orchestrator:" + program.name;
+    const std::string label =
+        program.program == Program::kPpo ? "//orchestrator" : "//orchestrator:" + ExecutableName(program.program);
     options.continue_command = ContinueCommand(argc, argv, label, config.run_dir());
     QUARTET_ASSIGN_OR_RETURN(const std::string checkpoint,
-                             train(program.program, RunSession(config, options, view, cancellation)));
+                             train(RunSession(program.program, config, options, view, cancellation)));
     view.Print(absl::StrCat("done: ", config.run_dir(), "/", checkpoint));
     return absl::OkStatus();
   };

@@ -26,7 +26,6 @@ std::string NewRunDir(const std::string& program);
 // A program that trains by a configuration: the flags of all of these.
 struct TrainingProgram {
   Program program;      // kPpo, which has presets, kSft, kDpo or kRewardModel
-  std::string name;     // "sft"
   std::string summary;  // of --help: what it does
   std::string example;  // of --set
 };
@@ -34,6 +33,6 @@ struct TrainingProgram {
 // RunProgram with the configuration that preset, file and --set make. `train` returns the last checkpoint, relative to
 // the run folder.
 int RunTraining(int argc, char** argv, const TrainingProgram& program,
-                const std::function<absl::StatusOr<std::string>(Program, RunSession)>& train);
+                const std::function<absl::StatusOr<std::string>(RunSession)>& train);
 
 }  // namespace quartet

@@ -96,27 +96,25 @@ RowProgress RunSession::ShowChecking() {
   };
 }
 
-absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<absl::Status()>& read) {
-  kind_ = kind;
-  QUARTET_RETURN_IF_ERROR(BeforeItBegins(kind.continues ? CheckRunDir(config_, options_.allowed_entry)
-                                                        : CheckNewRunDir(config_, options_.allowed_entry)));
+absl::Status RunSession::ReadInputs(const std::function<absl::Status()>& read) {
+  QUARTET_RETURN_IF_ERROR(BeforeItBegins(continues() ? CheckRunDir(config_, options_.allowed_entry)
+                                                     : CheckNewRunDir(config_, options_.allowed_entry)));
   const auto all = [&]() -> absl::Status {
-    for (const Program program : kind.programs) {
-      QUARTET_RETURN_IF_ERROR(CheckFor(config_, program));
-      if (program == Program::kDpo || (program == Program::kPpo && UsesReference(config_))) {
-        QUARTET_RETURN_IF_ERROR(CheckReferenceIsClear(config_));
-      }
+    QUARTET_RETURN_IF_ERROR(CheckFor(config_, program_));
+    if (program_ == Program::kDpo || (program_ == Program::kPpo && UsesReference(config_))) {
+      QUARTET_RETURN_IF_ERROR(CheckReferenceIsClear(config_));
     }
     if (!options_.trace.empty() && !config_.train().trace_steps().empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("train.trace_steps is ", config_.train().trace_steps(), ", and --trace=", options_.trace,
                        " has the ranks write all that they do to files: give one of the two"));
     }
-    QUARTET_RETURN_IF_ERROR(CheckInputs(config_, kind.services, options_.launch));
+    QUARTET_RETURN_IF_ERROR(CheckInputs(config_, program_, options_.launch));
     const absl::CivilDay today = absl::ToCivilDay(absl::Now(), absl::LocalTimeZone());
-    QUARTET_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizerOfRun(kind.model, kind.continues, today, &config_));
+    const std::string model = LearningSection(program_);
+    QUARTET_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizerOfRun(model, continues(), today, &config_));
     if (const std::string& date = config_.data().template_date(); !date.empty() && !tokenizer_->writes_date()) {
-      view_.Print(absl::StrCat("warning: data.template_date is ", date, ", and the chat template of ", kind.model,
+      view_.Print(absl::StrCat("warning: data.template_date is ", date, ", and the chat template of ", model,
                                ".pretrain writes no date"));
     }
     return read();
@@ -130,9 +128,9 @@ absl::Status RunSession::ReadInputs(const RunKind& kind, const std::function<abs
 
 absl::Status RunSession::OpenFolder(const std::vector<RunInput>& rows) {
   RunConfig read = config_;
-  for (const Program program : kind_.programs) ClearUnread(program, &read);
+  ClearUnread(program_, &read);
   const std::string text = PrintRunConfig(read, options_.origins);
-  if (!kind_.continues) {
+  if (!continues()) {
     absl::StatusOr<std::unique_ptr<RunFolder>> folder = RunFolder::Create(config_, options_.allowed_entry);
     QUARTET_RETURN_IF_ERROR(BeforeItBegins(folder.status()));
     folder_ = *std::move(folder);
@@ -152,8 +150,9 @@ absl::Status RunSession::OpenFolder(const std::vector<RunInput>& rows) {
   for (const std::string& note : start.notes) view_.Print(note);
   if (!resume_.has_value()) return absl::OkStatus();
   const std::string checkpoint = absl::StrCat(folder_->checkpoints_path(), "/", CheckpointId(resume_->step));
+  const std::vector<std::string> driven = services();
   for (const auto& [service, section, model, state] : kTrainers) {
-    if (std::ranges::find(kind_.services, service) != kind_.services.end()) {
+    if (std::ranges::find(driven, service) != driven.end()) {
       MutableTrainerOf(&config_, section)->set_load_checkpoint(absl::StrCat(checkpoint, "/", state));
     }
     if (resume_->state_of(section)) QUARTET_RETURN_IF_ERROR(BeforeItBegins(CheckLoadedState(config_, section)));
@@ -174,8 +173,8 @@ absl::Status RunSession::StartServices() {
     monitor_ = *std::move(monitor);
   }
   if (!options_.launch) return absl::OkStatus();
-  for (const Finding& finding : FindProblemsHere(config_, kind_.services)) view_.Print("warning: " + Describe(finding));
-  QUARTET_ASSIGN_OR_RETURN(launcher_, LaunchHere({.services = kind_.services,
+  for (const Finding& finding : FindProblemsHere(config_, services())) view_.Print("warning: " + Describe(finding));
+  QUARTET_ASSIGN_OR_RETURN(launcher_, LaunchHere({.services = services(),
                                                   .config_path = folder_->launch_config_path(),
                                                   .logs_folder = folder_->logs_path(),
                                                   .trace = options_.trace},
@@ -186,15 +185,19 @@ absl::Status RunSession::StartServices() {
   return absl::OkStatus();
 }
 
+std::map<std::string, std::string> RunSession::Addresses() const {
+  std::map<std::string, std::string> addresses;
+  for (const std::string& service : services()) addresses[service] = PlacementOf(config_, service).listen();
+  return addresses;
+}
+
 void RunSession::SayState(const std::string& state, const std::string& why) {
-  std::map<std::string, std::string> services;
-  for (const std::string& service : kind_.services) services[service] = PlacementOf(config_, service).listen();
-  RunState said = {.program = kind_.name, .state = state, .why = why, .steps = steps_, .services = std::move(services)};
-  QUARTET_LOG_IF_ERROR(folder_->WriteState(said));
+  QUARTET_LOG_IF_ERROR(folder_->WriteState(
+      {.program = ExecutableName(program_), .state = state, .why = why, .steps = steps_, .services = Addresses()}));
 }
 
 void RunSession::SayEvent(const std::string& kind, int64_t step, const std::string& text) {
-  QUARTET_LOG_IF_ERROR(folder_->WriteEvent(kind, step, kind_.name, text));
+  QUARTET_LOG_IF_ERROR(folder_->WriteEvent(kind, step, ExecutableName(program_), text));
 }
 
 void RunSession::Warn(const std::string& warning) {
@@ -205,12 +208,10 @@ ServiceEngine* RunSession::engine() {
   const char* requests = std::getenv(kServiceRequests);
   if (launcher_ != nullptr || requests == nullptr || *requests == '\0') return launcher_.get();
   if (!requested_.has_value()) {
-    std::map<std::string, std::string> addresses;
-    for (const std::string& service : kind_.services) addresses[service] = PlacementOf(config_, service).listen();
     requested_.emplace(RequestedServices::Options{.folder = requests,
                                                   .programs_folder = ServiceLauncher::DefaultProgramsFolder(),
                                                   .logs_folder = folder_->logs_path(),
-                                                  .addresses = std::move(addresses),
+                                                  .addresses = Addresses(),
                                                   .cancellation = &cancellation_});
   }
   return &*requested_;
@@ -241,7 +242,7 @@ void RunSession::Begin(int64_t steps) {
     SayEvent("restart", 0, "the run had no checkpoint: it begins anew");
   }
   page_ = std::make_unique<PageWriter>(folder_->path());
-  if (kind_.name == "orchestrator") {
+  if (program_ == Program::kPpo) {
     plan_ = std::make_unique<PlanWriter>(folder_->path(), ServiceLauncher::DefaultProgramsFolder() + "/planner/plan");
   }
   if (monitor_ != nullptr) view_.Print(absl::StrCat("page: ", monitor_->url(), " (and ", monitor_->url(), "metrics)"));
@@ -257,7 +258,7 @@ void RunSession::SayMissing() {
   const std::string text =
       absl::StrCat(folder_->metrics_path(), " has no lines of steps ", DescribeSteps(missing),
                    ", which the run has made: it was cut short or damaged. They stay missing in all that is shown");
-  QUARTET_LOG_IF_ERROR(ShowWarning(view_, *folder_, resume_->step, kind_.name, text));
+  QUARTET_LOG_IF_ERROR(ShowWarning(view_, *folder_, resume_->step, ExecutableName(program_), text));
 }
 
 absl::Status RunSession::End(const absl::Status& status) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,30 +52,22 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const RunConfig& config
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerOfRun(const std::string& model, bool continues,
                                                               absl::CivilDay today, RunConfig* config);
 
-struct RunKind {
-  std::vector<Program> programs;  // whose checks the configuration passes
-  std::vector<std::string> services;
-  std::string model;      // whose tokenizer is used: "actor" or "critic"
-  std::string name = {};  // of the program, for the run's page
-  // Whether train.load_checkpoint continues it. Else it begins in a new folder, and reads nothing that counts.
-  bool continues = true;
-};
-
 // What is called is called in this order, once each: ReadInputs, OpenFolder, StartServices, Begin, End. No service that
 // was started is left when it is gone.
 class RunSession {
  public:
-  // `config` is resolved; `view` and `cancellation` outlive the session.
-  RunSession(const RunConfig& config, const RunOptions& options, TerminalView& view, Cancellation& cancellation)
-      : config_(config), options_(options), view_(view), cancellation_(cancellation) {}
+  // Of one of kRunPrograms, or of an evaluation. `config` is resolved; `view` and `cancellation` outlive the session.
+  RunSession(Program program, const RunConfig& config, const RunOptions& options, TerminalView& view,
+             Cancellation& cancellation)
+      : program_(program), config_(config), options_(options), view_(view), cancellation_(cancellation) {}
 
   // What can be wrong before a folder is made or a service started: run_dir, the configuration, what services will
   // load, the tokenizer; then `read` reads the run's rows. INVALID_ARGUMENT, but where another try may find it
   // otherwise (a disk, an address in use), or something is in run_dir's way.
-  absl::Status ReadInputs(const RunKind& kind, const std::function<absl::Status()>& read);
+  absl::Status ReadInputs(const std::function<absl::Status()>& read);
   // Makes the run's folder, or opens the one in which it goes on, and tells the trainers by the configuration what to
-  // load. `rows` are the files of rows that it has read, those that it is evaluated by among them; none of a run that
-  // is not continued. Errors as of ReadInputs.
+  // load. `rows` are the files of rows that it has read, those that it is evaluated by among them; none of an
+  // evaluation. Errors as of ReadInputs.
   absl::Status OpenFolder(const std::vector<RunInput>& rows);
   // Of ReadInputs alone, in OpenFolder's place, where the run is to begin elsewhere: CheckChanges. Errors as of
   // ReadInputs.
@@ -96,6 +89,7 @@ class RunSession {
   // returned: a service that ended by itself, if there is one, with the end of its log; and how the run is continued.
   absl::Status End(const absl::Status& status);
 
+  Program program() const { return program_; }
   RunConfig& config() { return config_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   RunFolder& folder() { return *folder_; }
@@ -111,6 +105,11 @@ class RunSession {
   RowProgress ShowChecking();
 
  private:
+  std::vector<std::string> services() const { return ServicesOf(program_, config_); }
+  // Whether train.load_checkpoint continues it. An evaluation begins in a new folder, and reads nothing that counts.
+  bool continues() const { return program_ != Program::kEvaluate; }
+  // Where its services listen.
+  std::map<std::string, std::string> Addresses() const;
   absl::Status Explain(const absl::Status& status) const;
   // Of a run that goes on: which of its steps are not recorded any more.
   void SayMissing();
@@ -119,11 +118,11 @@ class RunSession {
   void SayState(const std::string& state, const std::string& why);
   absl::Status WithContinuation(const absl::Status& status) const;
 
+  const Program program_;
   RunConfig config_;
   RunOptions options_;
   TerminalView& view_;
   Cancellation& cancellation_;
-  RunKind kind_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<RunFolder> folder_;
   std::optional<CheckpointRecord> resume_;

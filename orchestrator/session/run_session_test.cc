@@ -33,14 +33,13 @@ class RunSessionTest : public ::testing::Test {
     overrides.insert(overrides.begin(), {"run_dir=" + scratch_.path() + "/run", "train.train_batch_size=1",
                                          "actor.pretrain=core/tokenizer/testdata/byte_level",
                                          "sft.data=" + scratch_.path() + "/rows.jsonl"});
-    return std::make_unique<RunSession>(LoadRunConfig("", overrides, "", Program::kSft).value(), RunOptions(), view_,
-                                        cancellation_);
+    return std::make_unique<RunSession>(Program::kSft, LoadRunConfig("", overrides, "", Program::kSft).value(),
+                                        RunOptions(), view_, cancellation_);
   }
   // How the session's reading and opening end; `read` reads its rows before it.
   static absl::Status Start(
       RunSession& session, const std::function<absl::Status()>& read = [] { return absl::OkStatus(); }) {
-    const absl::Status status = session.ReadInputs(
-        {.programs = {Program::kSft}, .services = {"policy_trainer"}, .model = "actor", .name = "sft"}, read);
+    const absl::Status status = session.ReadInputs(read);
     if (!status.ok()) return status;
     const auto rows = Dataset::Open(
         {.option = "sft.data", .paths = {session.config().sft().data(0)}},
@@ -234,10 +233,9 @@ TEST_F(RunSessionTest, AnEvaluationRecordsWhatAnEvaluationReadsAlone) {
                                           "actor.pretrain=core/tokenizer/testdata/byte_level"},
                                          "", Program::kEvaluate)
                                .value();
-  RunSession session(config, {.origins = {{"rollout.generate_max_len", "--set"}}}, view_, cancellation_);
-  ASSERT_EQ(session.ReadInputs({.programs = {Program::kEvaluate}, .services = {}, .model = "actor", .continues = false},
-                               [] { return absl::OkStatus(); }),
-            absl::OkStatus());
+  RunSession session(Program::kEvaluate, config, {.origins = {{"rollout.generate_max_len", "--set"}}}, view_,
+                     cancellation_);
+  ASSERT_EQ(session.ReadInputs([] { return absl::OkStatus(); }), absl::OkStatus());
   ASSERT_EQ(session.OpenFolder({}), absl::OkStatus());
   ASSERT_EQ(session.folder().BeginAfter(0), absl::OkStatus());
   const std::string record = scratch_.Read("run/run.textproto");

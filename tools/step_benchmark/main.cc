@@ -223,7 +223,7 @@ absl::StatusOr<json> Measure(const Options& options, TerminalView& view, Cancell
                            MeasureRates(ExecutableFolder() + "/machine_rates", options.ranks, dtype));
   QUARTET_ASSIGN_OR_RETURN(
       const PpoResult result,
-      TrainByPpo(RunSession(config, {.launch = true, .allowed_entry = "start"}, view, cancellation)));
+      TrainByPpo(RunSession(Program::kPpo, config, {.launch = true, .allowed_entry = "start"}, view, cancellation)));
   QUARTET_ASSIGN_OR_RETURN(const auto metrics, ReadMetrics(options.run_dir + "/metrics.jsonl"));
   const auto value = [&](const char* name) {
     const auto found = metrics.find(name);

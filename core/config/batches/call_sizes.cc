@@ -30,7 +30,7 @@ bool LearnsFromRows(const RunConfig& c) { return c.has_sft() || c.has_preference
 int64_t BytesOf(const RunConfig& c, int64_t sequences) {
   double each = 0;
   if (LearnsFromRows(c)) {
-    each = TrainerOf(c, ProgramOfRun(c) == Program::kRewardModel ? "critic" : "actor").max_len() * kBytesPerToken;
+    each = TrainerOf(c, LearningSection(ProgramOfRun(c))).max_len() * kBytesPerToken;
   } else {
     const bool has_texts =
         std::ranges::any_of(c.reward().source(), [](const RewardSource& source) { return source.token_rewards(); });

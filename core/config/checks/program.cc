@@ -83,12 +83,12 @@ absl::Status CheckLengths(const RunConfig& c) {
 }  // namespace
 
 absl::Status CheckFor(const RunConfig& config, Program program) {
-  const bool ppo = program == Program::kPpo, dpo = program == Program::kDpo;
+  const bool ppo = program == Program::kPpo, dpo = program == Program::kDpo, evaluates = program == Program::kEvaluate;
   if ((ppo || dpo || program == Program::kPolicyTrainer || program == Program::kSft) &&
       config.actor().pretrain().empty()) {
     return Missing("actor.pretrain", kModelFolder);
   }
-  if ((ppo || program == Program::kRollout) && config.rollout().pretrain().empty()) {
+  if ((ppo || evaluates || program == Program::kRollout) && config.rollout().pretrain().empty()) {
     return Missing("rollout.pretrain (or actor.pretrain)", kModelFolder);
   }
   if (program == Program::kCriticTrainer && !UsesCritic(config)) return absl::InvalidArgumentError(kNoCritic);
@@ -96,7 +96,7 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
       config.critic().pretrain().empty()) {
     return Missing("critic.pretrain", kModelFolder);
   }
-  if (ppo || program == Program::kScorer) {
+  if (ppo || evaluates || program == Program::kScorer) {
     const bool reference = ReferenceOf(config).has_value();
     if (reference && config.reference().pretrain().empty()) {
       return Missing("reference.pretrain (or actor.pretrain)",
@@ -128,7 +128,7 @@ absl::Status CheckFor(const RunConfig& config, Program program) {
     if (config.preference().data().empty()) {
       return Missing("preference.data", "it names files of pairs, JSONL or Parquet");
     }
-    const std::string model = dpo ? "actor" : "critic";
+    const std::string model = LearningSection(program);
     QUARTET_RETURN_IF_ERROR(CheckPairsFit(model, TrainerOf(config, model)));
     QUARTET_RETURN_IF_ERROR(CheckRate(config, model));
   }
