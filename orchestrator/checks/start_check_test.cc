@@ -29,6 +29,12 @@ TEST(StartCheck, SaysWithoutServicesWhatARunCannotGoOnWith) {
   EXPECT_THAT(error(5), HasSubstr("run/checkpoints/step_5: it was made without a critic"));
   resume.critic = SavedTrainer{};
   EXPECT_EQ(error(5), "");
+  ++resume.seed;
+  EXPECT_THAT(error(5), HasSubstr("run/checkpoints/step_5: it was made with seed 43, not 42"));
+  --resume.seed;
+  ++resume.rollout_batch_size;
+  EXPECT_THAT(error(5), HasSubstr("it was made with rollout.rollout_batch_size 129, not 128"));
+  --resume.rollout_batch_size;
   resume.prompts_hash = 8;
   const std::string way_out = "train.allow_changed_run=true; or begin another run, in another run_dir";
   EXPECT_THAT(error(5), AllOf(HasSubstr("it was made with other rows than those of , or they read otherwise (by the "),

@@ -149,10 +149,6 @@ absl::StatusOr<PpoSummary> PpoLoop::Run() {
 absl::Status PpoLoop::Prepare() {
   steps_ = PpoSteps(config_, run_.prompts.size());
   steps_done_ = start_.steps_done;
-  if (run_.resume.has_value()) {
-    QUARTET_RETURN_IF_ERROR(
-        CheckGoesOn(config_, run_.prompts.hash(), steps_, *run_.resume, run_.folder.checkpoints_path()));
-  }
   sampler_.emplace(
       config_, run_.prompts, run_.tokenizer, run_.answers, *run_.services.scorer, start_.prompts_drawn,
       BatchSampler::Progress{.begin = [this](const std::string& phase, int64_t total) { BeginPhase(phase, total); },

@@ -35,7 +35,7 @@ struct PpoRun {
   AnswerSource& answers;
   RunFolder& folder;
   TerminalView& view;
-  // Where the run goes on after a checkpoint: the trainers have loaded its states.
+  // Where the run goes on after a checkpoint, of which CheckGoesOn holds: the trainers have loaded its states.
   std::optional<CheckpointRecord> resume = std::nullopt;
   // Of advantage_estimator "command"; null of the others.
   AdvantageProgram* advantages = nullptr;

@@ -342,38 +342,21 @@ TEST_F(PpoResumeTest, BringsTheRolloutToTheWeightsThatTheTrainerHasLoaded) {
   EXPECT_LT(Find(calls, "rollout.CommitUpdate", 0), Find(calls, "rollout.Generate", 0));
 }
 
-TEST_F(PpoResumeTest, RefusesToGoOnWithOtherDataOrTrainersThatDidNotLoadTheCheckpoint) {
+TEST_F(PpoResumeTest, RefusesToGoOnWithTrainersThatDidNotLoadTheCheckpoint) {
   RunConfig config = services_.MakeConfig(scratch_.path(), 2);
   config.mutable_train()->set_save_steps(1);
   config.mutable_train()->set_save_optimizer(true);
   ASSERT_TRUE(Run(config).ok());
-  const auto found = ReadCheckpointRecord(scratch_.path() + "/run/checkpoints/step_2");
-  ASSERT_TRUE(found.ok()) << found.status();
-  const CheckpointRecord record = *found;
+  const auto record = ReadCheckpointRecord(scratch_.path() + "/run/checkpoints/step_2");
+  ASSERT_TRUE(record.ok()) << record.status();
   config.mutable_train()->set_load_checkpoint(true);
   config.mutable_train()->set_max_steps(3);
-  const auto message = [&](const CheckpointRecord& resume) {
-    return std::string(Run(config, resume).status().message());
-  };
-  CheckpointRecord other = record;
-  other.seed = 1;
-  EXPECT_THAT(message(other), AllOf(HasSubstr("step_2"), HasSubstr("seed 1, not 42")));
-  other = record;
-  other.rollout_batch_size = 5;
-  EXPECT_THAT(message(other), HasSubstr("rollout_batch_size 5, not 4"));
-  other = record;
-  ++other.prompts_hash;
-  EXPECT_THAT(message(other), HasSubstr("other rows"));
-  const size_t calls = services_.calls().size();
-  config.mutable_train()->set_max_steps(1);
-  EXPECT_THAT(message(record), HasSubstr("made 2 steps already, more than the 1 of train.max_steps"));
-  config.mutable_train()->set_max_steps(3);
-  EXPECT_EQ(services_.calls().size(), calls) << "is found before any service is there";
+  const auto message = [&] { return std::string(Run(config, *record).status().message()); };
   services_.SetOptimizerSteps(0);
-  EXPECT_THAT(message(record), AllOf(HasSubstr("policy_trainer has made 0 optimizer steps, the checkpoint 2"),
-                                     HasSubstr("actor.load_checkpoint")));
+  EXPECT_THAT(message(), AllOf(HasSubstr("policy_trainer has made 0 optimizer steps, the checkpoint 2"),
+                               HasSubstr("actor.load_checkpoint")));
   services_.SetOptimizerSteps(2);
-  EXPECT_EQ(message(record), "");
+  EXPECT_EQ(message(), "");
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ absl::Status ReadInputs(RunSession& session, PpoInputs* inputs) {
 absl::Status CheckPpo(RunSession& session) {
   PpoInputs inputs;
   QUARTET_RETURN_IF_ERROR(ReadInputs(session, &inputs));
-  return session.CheckGoesOn(RowFiles(inputs));
+  return session.CheckInputsUnchanged(RowFiles(inputs));
 }
 
 absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "core/base/division.h"
 #include "core/base/status_macros.h"
@@ -68,7 +67,8 @@ class OfflineLoop {
       QUARTET_ASSIGN_OR_RETURN(summary.before, Judge("before the first step"));
       summary.after = summary.before;
     } else {
-      summary.checkpoint = absl::StrCat("checkpoints/", CheckpointId(first_step_), "/", TrainerNamesOf(plan_.model).model);
+      summary.checkpoint =
+          absl::StrCat("checkpoints/", CheckpointId(first_step_), "/", TrainerNamesOf(plan_.model).model);
       run_.view.Print(absl::StrFormat("going on after %d of %d steps", first_step_, steps_));
     }
     run_.view.Begin(plan_.title, steps_);
@@ -96,24 +96,13 @@ class OfflineLoop {
         const ServiceInfo trainer,
         CheckService(method_.trainer(), run_.config, run_.tokenizer.vocab_size(), trainer_.max_len(), on_loading));
     if (run_.resume.has_value()) {
-      QUARTET_RETURN_IF_ERROR(CheckResume(trainer));
+      QUARTET_RETURN_IF_ERROR(CheckResumedTrainer(trainer, *run_.resume->state_of(plan_.model), plan_.model,
+                                                  run_.folder.checkpoint_path(CheckpointId(first_step_))));
     } else {
       QUARTET_RETURN_IF_ERROR(CheckFreshTrainer(trainer, plan_.model, trainer_.load_checkpoint()));
     }
     optimizer_steps_ = OptimizerSteps(trainer);
     return method_.MeetOthers(trainer, on_loading);
-  }
-
-  absl::Status CheckResume(const ServiceInfo& trainer) const {
-    const auto& files = plan_.section == "sft" ? run_.config.sft().data() : run_.config.preference().data();
-    QUARTET_RETURN_IF_ERROR(CheckRowsGoOn(run_.config,
-                                          {.batch_field = "train.train_batch_size",
-                                           .batch_size = run_.config.train().train_batch_size(),
-                                           .hash = method_.rows_hash(),
-                                           .files = absl::StrJoin(files, ", ")},
-                                          plan_.model, *run_.resume, run_.folder.checkpoints_path()));
-    return CheckResumedTrainer(trainer, *run_.resume->state_of(plan_.model), plan_.model,
-                               run_.folder.checkpoint_path(CheckpointId(first_step_)));
   }
 
   absl::Status TakeStep(int64_t step, double learning_rate, bool judge, OfflineSummary* summary) {

@@ -83,7 +83,7 @@ struct OfflineRun {
   const Tokenizer& tokenizer;
   RunFolder& folder;
   TerminalView& view;
-  // What the run goes on after: the trainer has loaded its state. None in a new run.
+  // What the run goes on after, of which CheckRowsGoOn holds: the trainer has loaded its state. None in a new run.
   std::optional<CheckpointRecord> resume = {};
   // As PpoRun::ending, ends_continuable and begun.
   std::function<absl::Status()> ending = [] { return absl::OkStatus(); };

@@ -231,7 +231,7 @@ TEST_F(SftTest, IsDoneWhereItIsAskedToEndInItsLastStep) {
   EXPECT_EQ(summary->checkpoint, "checkpoints/step_2/policy");
 }
 
-TEST_F(SftTest, DoesNotGoOnWithOtherRowsOrATrainerThatDidNotLoadTheCheckpoint) {
+TEST_F(SftTest, DoesNotGoOnWithATrainerThatDidNotLoadTheCheckpoint) {
   config_.mutable_train()->set_max_steps(4);
   config_.mutable_train()->set_save_steps(2);
   config_.mutable_train()->set_save_optimizer(true);
@@ -240,13 +240,6 @@ TEST_F(SftTest, DoesNotGoOnWithOtherRowsOrATrainerThatDidNotLoadTheCheckpoint) {
   ASSERT_TRUE(record.ok()) << record.status();
   EXPECT_THAT(std::string(Run(*record).status().message()),
               AllOf(HasSubstr("policy_trainer has made 4 optimizer steps, the checkpoint 2"), HasSubstr("step_2")));
-  services_.SetOptimizerSteps(2);
-  config_.mutable_train()->set_train_batch_size(3);
-  EXPECT_THAT(std::string(Run(*record).status().message()),
-              HasSubstr("it was made with train.train_batch_size 2, not 3"));
-  config_.mutable_train()->set_train_batch_size(2);
-  scratch_.Write("sft.jsonl", "{\"prompt\": \"ab\", \"response\": \"y\"}\n");
-  EXPECT_THAT(std::string(Run(*record).status().message()), HasSubstr("it was made with other rows than those of "));
 }
 
 TEST_F(SftTest, RefusesATrainerThatHasAlreadyTrained) {

@@ -128,7 +128,7 @@ absl::StatusOr<OfflineSummary> RunLoop(RunSession& session, const Inputs& inputs
 absl::Status CheckRows(RunSession& session) {
   Inputs inputs;
   QUARTET_RETURN_IF_ERROR(ReadInputs(session, &inputs));
-  return session.CheckGoesOn(RowFiles(inputs));
+  return session.CheckInputsUnchanged(RowFiles(inputs));
 }
 
 absl::StatusOr<std::string> TrainOnRows(RunSession session) {

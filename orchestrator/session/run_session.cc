@@ -160,7 +160,7 @@ absl::Status RunSession::OpenFolder(const std::vector<RunInput>& rows) {
   return absl::OkStatus();
 }
 
-absl::Status RunSession::CheckGoesOn(const std::vector<RunInput>& rows) const {
+absl::Status RunSession::CheckInputsUnchanged(const std::vector<RunInput>& rows) const {
   std::vector<RunInput> files = ModelInputs(config_);
   files.insert(files.end(), rows.begin(), rows.end());
   return BeforeItBegins(CheckChanges(config_, std::move(files)));

@@ -71,7 +71,7 @@ class RunSession {
   absl::Status OpenFolder(const std::vector<RunInput>& rows);
   // Of ReadInputs alone, in OpenFolder's place, where the run is to begin elsewhere: CheckChanges. Errors as of
   // ReadInputs.
-  absl::Status CheckGoesOn(const std::vector<RunInput>& rows) const;
+  absl::Status CheckInputsUnchanged(const std::vector<RunInput>& rows) const;
   // If asked to, and puts their addresses into the configuration; before them, what monitor.listen asks for.
   absl::Status StartServices();
 
