@@ -1,7 +1,6 @@
 #include "orchestrator/evaluation/evaluation.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -114,21 +113,34 @@ void AddValues(const std::vector<std::vector<const EvaluatedAnswer*>>& prompts, 
   values->Set(prefix + "truncated", truncated / n_answers);
 }
 
+// n_samples_per_prompt of the set's options to each prompt, by prompt, then by sample.
+absl::StatusOr<std::vector<PromptAnswer>> DrawAnswers(const EvaluationRun& run, const EvaluationSet& set, int64_t step,
+                                                      uint64_t policy_version) {
+  std::vector<const PromptRecord*> prompts;
+  for (const PromptRecord& prompt : set.prompts) prompts.push_back(&prompt);
+  int64_t drawn = 0;
+  return run.answers.Draw({.step = step, .set = set.options.name()}, HeaderOf(run.config, set.options, policy_version),
+                          prompts, std::ssize(prompts), [&](const PromptAnswer&) {
+                            run.view.Progress(++drawn);
+                            return absl::OkStatus();
+                          });
+}
+
 // The scorer's word on each answer that is there; on the others an empty one.
-absl::StatusOr<std::vector<ScoreReply>> ScoresOf(const RunConfig& config, const EvaluationSet& set,
-                                                 const std::vector<PromptAnswer>& answers, const Tokenizer& tokenizer,
-                                                 ScorerClient& scorer) {
+absl::StatusOr<std::vector<ScoreReply>> ScoresOf(const EvaluationRun& run, const EvaluationSet& set,
+                                                 const std::vector<PromptAnswer>& answers) {
+  const RewardConfig& reward = run.config.reward();
   std::vector<ScoreReply> scores(answers.size());
-  if (config.reward().source().empty()) return scores;
+  if (reward.source().empty()) return scores;
   std::vector<ScoreItem> items;
   for (size_t i = 0; i < answers.size(); ++i) {
     const PromptAnswer& answer = answers[i];
     if (!answer.error.empty()) continue;
     items.push_back(MakeScoreItem(i, {answer.sequences.back(), answer.response, answer.truncated, answer.conversation},
-                                  set.prompts[answer.prompt], config.reward(), tokenizer));
+                                  set.prompts[answer.prompt], reward, run.tokenizer));
   }
   if (items.empty()) return scores;
-  const absl::StatusOr<std::vector<ScoreReply>> scored = scorer.Score(items);
+  const absl::StatusOr<std::vector<ScoreReply>> scored = run.scorer.Score(items);
   if (!scored.ok()) {
     return NameRow(scored.status(),
                    [&](uint64_t index) -> const PromptRecord& { return set.prompts.at(answers.at(index).prompt); });
@@ -137,43 +149,24 @@ absl::StatusOr<std::vector<ScoreReply>> ScoresOf(const RunConfig& config, const 
   return scores;
 }
 
-absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const EvaluationSet& set, int64_t step,
-                                          uint64_t policy_version, const Tokenizer& tokenizer, AnswerSource& source,
-                                          ScorerClient& scorer, const std::function<void(int64_t)>& progress) {
-  // 1. Answers.
+// Answers with what they are worth, each as the scorer and, of an episode, its agent say.
+absl::StatusOr<std::vector<EvaluatedAnswer>> JudgeAnswers(const RewardConfig& reward, const EvaluationSet& set,
+                                                          std::vector<PromptAnswer> answers,
+                                                          std::vector<ScoreReply> scores) {
   const auto n = static_cast<size_t>(set.options.n_samples_per_prompt());
-  std::vector<const PromptRecord*> prompts;
-  for (const PromptRecord& prompt : set.prompts) prompts.push_back(&prompt);
-  int64_t drawn = 0;
-  QUARTET_ASSIGN_OR_RETURN(
-      std::vector<PromptAnswer> answers,
-      source.Draw({.step = step, .set = set.options.name()}, HeaderOf(config, set.options, policy_version), prompts,
-                  std::ssize(prompts), [&](const PromptAnswer&) {
-                    if (progress) progress(++drawn);
-                    return absl::OkStatus();
-                  }));
-
-  // 2. What they are worth.
-  QUARTET_ASSIGN_OR_RETURN(std::vector<ScoreReply> scores, ScoresOf(config, set, answers, tokenizer, scorer));
-
-  // 3. How many are right.
-  EvaluationResult result;
-  result.set = set.options.name();
-  int64_t failed = 0;
   const std::set<std::string> give_scores = SourcesOfScores(scores);
+  std::vector<EvaluatedAnswer> judged;
   for (size_t i = 0; i < answers.size(); ++i) {
-    EvaluatedAnswer& answer = result.answers.emplace_back();
+    EvaluatedAnswer& answer = judged.emplace_back();
     answer.prompt = static_cast<int64_t>(i / n);
     answer.response = std::move(answers[i].response);
     answer.conversation = std::move(answers[i].conversation);
     answer.error = answers[i].error.empty() ? scores[i].error() : answers[i].error;
-    if (!answer.error.empty()) {
-      ++failed;
-    } else {
+    if (answer.error.empty()) {
       const PromptRecord& prompt = set.prompts[i / n];
-      QUARTET_ASSIGN_OR_RETURN(answer.right, IsRight(config.reward(), prompt.source, give_scores, scores[i]));
+      QUARTET_ASSIGN_OR_RETURN(answer.right, IsRight(reward, prompt.source, give_scores, scores[i]));
       if (const std::optional<Reward>& agent = answers[i].agent; agent.has_value()) {
-        QUARTET_RETURN_IF_ERROR(Prefixed(prompt.place, AddAgentReward(config.reward(), *agent, &scores[i])));
+        QUARTET_RETURN_IF_ERROR(Prefixed(prompt.place, AddAgentReward(reward, *agent, &scores[i])));
         if (agent->score.has_value()) answer.right = answer.right.value_or(true) && *agent->score >= 1;
       }
       answer.reward = scores[i].reward();
@@ -182,33 +175,50 @@ absl::StatusOr<EvaluationResult> Evaluate(const RunConfig& config, const Evaluat
     answer.truncated = answers[i].truncated;
     answer.tokens = answers[i].action_tokens();
   }
+  return judged;
+}
+
+// The figures of result->answers.
+absl::Status AddUp(const EvaluationRun& run, const EvaluationSet& set, EvaluationResult* result) {
+  const auto n = static_cast<size_t>(set.options.n_samples_per_prompt());
+  const auto failed = [](const EvaluatedAnswer& answer) { return !answer.error.empty(); };
   std::vector<std::vector<const EvaluatedAnswer*>> all;
   std::map<std::string, std::vector<std::vector<const EvaluatedAnswer*>>> by_source;
   for (size_t i = 0; i < set.prompts.size(); ++i) {
     std::vector<const EvaluatedAnswer*> of_prompt;
-    for (size_t k = i * n; k < (i + 1) * n && result.answers[k].error.empty(); ++k) {
-      of_prompt.push_back(&result.answers[k]);
+    for (size_t k = i * n; k < (i + 1) * n && !failed(result->answers[k]); ++k) {
+      of_prompt.push_back(&result->answers[k]);
     }
     if (of_prompt.size() < n) continue;
     by_source[set.prompts[i].metrics_source].push_back(of_prompt);
     all.push_back(std::move(of_prompt));
   }
   if (all.empty()) {
-    return absl::UnavailableError(
-        absl::StrCat("of no prompt of the evaluation of ", result.set, " could all answers be scored; the first: ",
-                     std::find_if(result.answers.begin(), result.answers.end(), [](const auto& answer) {
-                       return !answer.error.empty();
-                     })->error));
+    return absl::UnavailableError(absl::StrCat(
+        "of no prompt of the evaluation of ", result->set,
+        " could all answers be scored; the first: ", std::ranges::find_if(result->answers, failed)->error));
   }
-  result.prompts = static_cast<int64_t>(all.size());
-  if (config.reward().on_error() == "drop" || source.may_drop())
-    result.values.Set("failed", static_cast<double>(failed));
-  AddValues(all, set.options, "", &result.values);
-  source.TakeMetrics(&result.values);
-  if (by_source.size() == 1) return result;
+  result->prompts = static_cast<int64_t>(all.size());
+  if (run.config.reward().on_error() == "drop" || run.answers.may_drop()) {
+    result->values.Set("failed", static_cast<double>(std::ranges::count_if(result->answers, failed)));
+  }
+  AddValues(all, set.options, "", &result->values);
+  run.answers.TakeMetrics(&result->values);
+  if (by_source.size() == 1) return absl::OkStatus();
   for (const auto& [source, of_source] : by_source) {
-    AddValues(of_source, set.options, absl::StrCat("source/", source, "/"), &result.values);
+    AddValues(of_source, set.options, absl::StrCat("source/", source, "/"), &result->values);
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EvaluationResult> Evaluate(const EvaluationRun& run, const EvaluationSet& set, int64_t step,
+                                          uint64_t policy_version) {
+  EvaluationResult result = {.set = set.options.name()};
+  QUARTET_ASSIGN_OR_RETURN(std::vector<PromptAnswer> answers, DrawAnswers(run, set, step, policy_version));
+  QUARTET_ASSIGN_OR_RETURN(std::vector<ScoreReply> scores, ScoresOf(run, set, answers));
+  QUARTET_ASSIGN_OR_RETURN(result.answers,
+                           JudgeAnswers(run.config.reward(), set, std::move(answers), std::move(scores)));
+  QUARTET_RETURN_IF_ERROR(AddUp(run, set, &result));
   return result;
 }
 
@@ -282,36 +292,32 @@ absl::StatusOr<std::vector<EvaluationSet>> LoadEvaluationSets(const RunConfig& c
   return sets;
 }
 
-absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& config,
+absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const EvaluationRun& run,
                                                            const std::vector<EvaluationSet>& sets,
-                                                           const EvaluatedModel& model, uint64_t policy_version,
-                                                           const Tokenizer& tokenizer, AnswerSource& answers,
-                                                           ScorerClient& scorer, RunFolder& folder,
-                                                           TerminalView& view) {
+                                                           const EvaluatedModel& model, uint64_t policy_version) {
   const std::string what = absl::StrCat("evaluation of ", model.name);
   std::vector<EvaluationResult> results;
   for (const EvaluationSet& set : sets) {
-    view.Begin(absl::StrCat(what, ", ", set.options.name()),
-               static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
-    absl::StatusOr<EvaluationResult> result = Evaluate(config, set, model.step, policy_version, tokenizer, answers,
-                                                       scorer, [&view](int64_t done) { view.Progress(done); });
+    run.view.Begin(absl::StrCat(what, ", ", set.options.name()),
+                   static_cast<int64_t>(set.prompts.size()) * set.options.n_samples_per_prompt());
+    absl::StatusOr<EvaluationResult> result = Evaluate(run, set, model.step, policy_version);
     // Of one that has failed, too: they may say why.
     absl::Status shown;
-    for (const std::string& warning : answers.TakeWarnings()) {
-      shown.Update(ShowWarning(view, folder, model.step, "orchestrator", warning));
+    for (const std::string& warning : run.answers.TakeWarnings()) {
+      shown.Update(ShowWarning(run.view, run.folder, model.step, ExecutableName(run.program), warning));
     }
     QUARTET_ASSIGN_OR_RETURN(results.emplace_back(), std::move(result));
     QUARTET_RETURN_IF_ERROR(shown);
-    view.Print(absl::StrCat(what, ": ", DescribeEvaluation(results.back())));
-    QUARTET_RETURN_IF_ERROR(folder.WriteEvaluation({.step = model.step,
-                                                    .model = model.name,
-                                                    .set = set.options.name(),
-                                                    .data = set.options.data(),
-                                                    .prompts = results.back().prompts,
-                                                    .n_samples_per_prompt = set.options.n_samples_per_prompt(),
-                                                    .temperature = set.options.temperature(),
-                                                    .top_p = set.options.top_p(),
-                                                    .values = results.back().values}));
+    run.view.Print(absl::StrCat(what, ": ", DescribeEvaluation(results.back())));
+    QUARTET_RETURN_IF_ERROR(run.folder.WriteEvaluation({.step = model.step,
+                                                        .model = model.name,
+                                                        .set = set.options.name(),
+                                                        .data = set.options.data(),
+                                                        .prompts = results.back().prompts,
+                                                        .n_samples_per_prompt = set.options.n_samples_per_prompt(),
+                                                        .temperature = set.options.temperature(),
+                                                        .top_p = set.options.top_p(),
+                                                        .values = results.back().values}));
   }
   return results;
 }
@@ -394,8 +400,8 @@ absl::Status EvaluateModel(RunSession session) {
       const std::unique_ptr<AnswerSource> answers,
       MakeAnswerSource(config, &session.tokenizer(), services.rollout.get(), &session.cancellation()));
   const absl::StatusOr<std::vector<EvaluationResult>> results =
-      EvaluateSets(config, sets, EvaluatedModelIn(config.rollout().pretrain()), policy_version, session.tokenizer(),
-                   *answers, *services.scorer, folder, view);
+      EvaluateSets({config, session.tokenizer(), *answers, *services.scorer, folder, view, session.program()}, sets,
+                   EvaluatedModelIn(config.rollout().pretrain()), policy_version);
   if (!results.ok()) return session.End(results.status());
   for (size_t i = 0; i < results->size(); ++i) {
     QUARTET_RETURN_IF_ERROR(AtomicWriteFile(absl::StrCat(folder.path(), "/answers_", (*results)[i].set, ".jsonl"),

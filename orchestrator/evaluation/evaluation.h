@@ -63,16 +63,25 @@ struct EvaluationResult {
   std::optional<double> pass_at_1() const { return values.Get("pass@1"); }
 };
 
+// What evaluations work with. Nothing is owned.
+struct EvaluationRun {
+  const RunConfig& config;  // resolved
+  const Tokenizer& tokenizer;
+  AnswerSource& answers;
+  ScorerClient& scorer;
+  RunFolder& folder;
+  TerminalView& view;
+  Program program;  // that evaluates, which warnings are of
+};
+
 // Evaluates each set, shows the figures of `model`, and writes them to `folder`. Of each set
 // options.n_samples_per_prompt answers a prompt, by `policy_version`, scored by the scorer. An answer is right where
 // each source that tells so holds it for right. The seed is the same each time: a change of a figure is a change of the
 // policy. A prompt with an answer that could not be scored (reward.on_error "drop") is left out of the values;
 // UNAVAILABLE where that is every prompt.
-absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const RunConfig& config,
+absl::StatusOr<std::vector<EvaluationResult>> EvaluateSets(const EvaluationRun& run,
                                                            const std::vector<EvaluationSet>& sets,
-                                                           const EvaluatedModel& model, uint64_t policy_version,
-                                                           const Tokenizer& tokenizer, AnswerSource& answers,
-                                                           ScorerClient& scorer, RunFolder& folder, TerminalView& view);
+                                                           const EvaluatedModel& model, uint64_t policy_version);
 
 // "eval/<set>/<name>" of each value.
 void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics);

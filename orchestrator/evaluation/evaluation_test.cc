@@ -2,56 +2,61 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdio.h>
-#include <stdlib.h>
 
-#include <string>
-#include <vector>
+#include <cstdio>
+#include <tuple>
 
+#include "core/base/status_macros.h"
 #include "core/base/testing/scratch_folder.h"
 #include "core/clients/testing/byte_tokenizer.h"
-#include "core/clients/testing/fake_services.h"
-#include "core/run_folder/run_start.h"
 
 namespace quartet {
 namespace {
 
 using ::testing::HasSubstr;
 
-class NoAnswers final : public AnswerSource {
+// One answer to each prompt, unless `fails`, and something to say of it.
+class WarningAnswers : public AnswerSource {
  public:
+  explicit WarningAnswers(const absl::Status& fails) : fails_(fails) {}
   absl::StatusOr<std::vector<PromptAnswer>> Draw(const DrawPlace&, const GenerateHeader&,
-                                                 const std::vector<const PromptRecord*>&, int64_t,
+                                                 const std::vector<const PromptRecord*>& prompts, int64_t,
                                                  const AnswerFunction&) override {
-    return absl::UnavailableError("no answer");
+    QUARTET_RETURN_IF_ERROR(fails_);
+    std::vector<PromptAnswer> answers(prompts.size());
+    for (size_t i = 0; i < answers.size(); ++i) answers[i].prompt = i;
+    return answers;
   }
-  std::vector<std::string> TakeWarnings() override { return {"it is late"}; }
+  std::vector<std::string> TakeWarnings() override { return {"an agent was slow"}; }
+
+ private:
+  const absl::Status fails_;
 };
 
-TEST(Evaluation, TellsWhatThereIsToKnowOfAnswersThatFail) {
+TEST(Evaluation, WritesWarningsAsOfTheProgramThatEvaluatesWhereItFailsToo) {
   const ScratchFolder scratch;
-  const FakeServices services;
-  RunConfig config = services.MakeConfig(scratch.path(), 1);
-  config.mutable_eval()->add_data(config.data().prompt_data(0));
-  ASSERT_TRUE(ResolveRunConfig(&config, "").ok());
+  RunConfig config;
+  config.set_run_dir(scratch.path() + "/run");
+  const auto folder = RunFolder::Create(config);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  ASSERT_EQ((*folder)->BeginAfter(0), absl::OkStatus());
+  EvaluationSet set;
+  set.options.set_name("held_out");
+  set.options.set_n_samples_per_prompt(1);
+  set.prompts.emplace_back();
   const ByteTokenizer tokenizer;
-  Cancellation cancellation;
-  const Services clients = ConnectServices(config, &cancellation).value();
-  const RunStart start = OpenRun(config, "", {}, [] { return absl::OkStatus(); }).value();
-  char* shown = nullptr;
-  size_t size = 0;
-  std::FILE* const terminal = open_memstream(&shown, &size);
-  NoAnswers answers;
-  {
-    TerminalView view(terminal, false);
-    EXPECT_EQ(EvaluateSets(config, LoadEvaluationSets(config, tokenizer).value(), {.name = "a model"}, 0, tokenizer,
-                           answers, *clients.scorer, *start.folder, view)
-                  .status(),
-              absl::UnavailableError("no answer"));
+  ScorerClient nobody(nullptr);  // without sources of rewards it is not asked
+  std::FILE* const terminal = std::tmpfile();
+  TerminalView view(terminal, false);
+  for (const auto& [program, name, fails] :
+       {std::tuple(Program::kEvaluate, "evaluate", absl::OkStatus()),
+        std::tuple(Program::kPpo, "orchestrator", absl::UnavailableError("no answer"))}) {
+    WarningAnswers answers(fails);
+    EXPECT_EQ(EvaluateSets({config, tokenizer, answers, nobody, **folder, view, program}, {set}, {}, 0).status(),
+              fails);
+    EXPECT_THAT(scratch.Read("run/events.jsonl"), HasSubstr(absl::StrCat("\"from\":\"", name, "\"")));
   }
   std::fclose(terminal);
-  EXPECT_THAT(shown, HasSubstr("warning: it is late"));
-  std::free(shown);
 }
 
 TEST(Evaluation, RefusesSettingsOfWhichFlagsHaveTheSay) {

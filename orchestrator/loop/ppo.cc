@@ -370,8 +370,9 @@ absl::StatusOr<std::vector<EvaluationResult>> PpoLoop::EvaluatePolicy(int64_t st
   std::optional<Cancellation::GiveUpScope> may_wait;
   if (run_.cancellation != nullptr) may_wait.emplace(run_.cancellation);
   QUARTET_ASSIGN_OR_RETURN(std::vector<EvaluationResult> results,
-                           EvaluateSets(config_, run_.evaluation_sets, EvaluatedModelOf(config_, step), policy_version_,
-                                        run_.tokenizer, run_.answers, *run_.services.scorer, run_.folder, run_.view));
+                           EvaluateSets({config_, run_.tokenizer, run_.answers, *run_.services.scorer, run_.folder,
+                                         run_.view, Program::kPpo},
+                                        run_.evaluation_sets, EvaluatedModelOf(config_, step), policy_version_));
   for (EvaluationResult& result : results) result.answers.clear();  // nobody looks at them, and a run has many
   return results;
 }
