@@ -43,7 +43,6 @@ class HttpAccess {
   absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options, HttpHandler* handler) const;
 
   const std::string& listen() const { return listen_text_; }
-  bool has_key() const { return !api_key_.empty(); }
   // "http://" or "https://".
   std::string scheme() const { return certificate_.empty() ? "http://" : "https://"; }
 

@@ -38,7 +38,6 @@ class BatchLimits {
                                                      budget_.limit(), " bytes of memory; try again later"));
   }
   ByteBudget::Share NewShare() { return ByteBudget::Share(&budget_); }
-  int64_t bytes_held() const { return budget_.held(); }
 
  private:
   const std::string fields_;
