@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/cancellation/cancellation.h"
-#include "orchestrator/launch/service_engine.h"
+#include "orchestrator/launch/service_starter.h"
 
 namespace quartet {
 
@@ -25,7 +25,7 @@ inline constexpr char kServiceRequests[] = "QUARTET_SERVICE_REQUESTS";
 //                     starts of the run
 //   SERVICE.ended     the exit code of one that has ended between its start and "keep"
 // One thread.
-class RequestedServices : public ServiceEngine {
+class RequestedServices : public ServiceStarter {
  public:
   struct Options {
     std::string folder;

@@ -17,7 +17,7 @@
 #include "core/cancellation/cancellation.h"
 #include "core/service/process/child_process.h"
 #include "orchestrator/launch/launch_plan.h"
-#include "orchestrator/launch/service_engine.h"
+#include "orchestrator/launch/service_starter.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -47,7 +47,7 @@ struct ServiceLauncherOptions {
 };
 
 // While it lives, the services run; none outlives it. One thread, but for Stop, FindDeadService and what it watches.
-class ServiceLauncher : public ServiceEngine {
+class ServiceLauncher : public ServiceStarter {
  public:
   // Returns when all services are SERVING. An error names the service that did not come up, how it ended and the last
   // lines of its log; all others are stopped then.

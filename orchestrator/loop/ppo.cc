@@ -175,7 +175,7 @@ absl::Status PpoLoop::Prepare() {
                                                         .folder = run_.folder,
                                                         .view = run_.view,
                                                         .cancellation = *run_.cancellation,
-                                                        .engine = run_.engine,
+                                                        .starter = run_.starter,
                                                         .on_moved = run_.on_moved}));
   }
   trace_.emplace(config_, start_.steps_done, steps_, run_.services.all(), run_.folder, run_.view);

@@ -46,7 +46,7 @@ struct PpoRun {
   // Called once the services have accepted the run and its folder has begun, with the steps that it makes in all.
   std::function<void(int64_t steps)> begun = {};
   // What starts the services and ends them, where they are to be replaced by it, and who is told where they are then.
-  ServiceEngine* engine = nullptr;
+  ServiceStarter* starter = nullptr;
   std::function<void(const std::string& service, const std::string& address)> on_moved = {};
   // What `ending` is of, which gives up evaluations. Null: they are not, and the run takes no requests.
   Cancellation* cancellation = nullptr;

@@ -123,7 +123,7 @@ absl::StatusOr<PpoResult> TrainByPpo(RunSession session) {
              session.Begin(steps);
              for (const std::string& warning : warnings) session.Warn(warning);
            },
-       .engine = session.engine(),
+       .starter = session.starter(),
        .on_moved = [&](const std::string& service, const std::string& address) { session.MoveTo(service, address); },
        .cancellation = &session.cancellation()});
   if (!summary.ok()) return session.End(summary.status());

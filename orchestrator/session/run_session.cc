@@ -204,7 +204,7 @@ void RunSession::Warn(const std::string& warning) {
   SayEvent("warning", resume_.has_value() ? resume_->step : 0, warning);
 }
 
-ServiceEngine* RunSession::engine() {
+ServiceStarter* RunSession::starter() {
   const char* requests = std::getenv(kServiceRequests);
   if (launcher_ != nullptr || requests == nullptr || *requests == '\0') return launcher_.get();
   if (!requested_.has_value()) {

@@ -96,7 +96,7 @@ class RunSession {
   // What the run goes on after; none in a new one.
   const std::optional<CheckpointRecord>& resume() const { return resume_; }
   // What has started the services; null where they were started by hand.
-  ServiceEngine* engine();
+  ServiceStarter* starter();
   TerminalView& view() { return view_; }
   Cancellation& cancellation() { return cancellation_; }
 

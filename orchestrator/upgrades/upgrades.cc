@@ -158,14 +158,14 @@ absl::StatusOr<std::string> Upgrades::StartAndTakeOn(const std::string& service,
     arguments.push_back(LoadsState(*trainer, before.state_folder));
   }
   QUARTET_ASSIGN_OR_RETURN(const std::string address,
-                           context_.engine->StartService(service, programs_folder, arguments));
+                           context_.starter->StartService(service, programs_folder, arguments));
   MoveTo(service, address);
   absl::StatusOr<std::string> taken = TakeOn(service, before, boundary);
   if (taken.ok()) {
-    QUARTET_RETURN_IF_ERROR(context_.engine->KeepService(service));
+    QUARTET_RETURN_IF_ERROR(context_.starter->KeepService(service));
   } else {
     QUARTET_RETURN_IF_ERROR(Prefixed(absl::StrCat(taken.status().message(), "; and it does not end"),
-                                     context_.engine->StopService(service)));
+                                     context_.starter->StopService(service)));
   }
   return taken;
 }
@@ -174,7 +174,7 @@ absl::StatusOr<absl::StatusOr<std::string>> Upgrades::Replace(const ControlReque
                                                               const StepBoundary& boundary) {
   const std::string& service = request.service;
   const auto look = [&]() -> absl::StatusOr<Before> {
-    if (context_.engine == nullptr) {
+    if (context_.starter == nullptr) {
       return absl::FailedPreconditionError(
           absl::StrCat("this run's services were started by hand, so nothing here can replace the ", service,
                        ": hold the run (--hold), replace it where it is, release the run (--release)"));
@@ -190,7 +190,7 @@ absl::StatusOr<absl::StatusOr<std::string>> Upgrades::Replace(const ControlReque
   Say(absl::StrCat("after step ", boundary.steps_done, ": the ", service, " of ", SourceOf(before->info),
                    " is stopped"));
   const Stopwatch taken_so_far;
-  QUARTET_RETURN_IF_ERROR(context_.engine->StopService(service));
+  QUARTET_RETURN_IF_ERROR(context_.starter->StopService(service));
   const absl::StatusOr<std::string> replaced = StartAndTakeOn(service, request.programs_folder, *before, boundary);
   if (replaced.ok()) {
     return absl::StatusOr<std::string>(
@@ -199,7 +199,7 @@ absl::StatusOr<absl::StatusOr<std::string>> Upgrades::Replace(const ControlReque
   QUARTET_RETURN_IF_ERROR(context_.cancellation.status());
   Say(absl::StrCat("it does not do: ", replaced.status().message(), "\nthe one before it comes back"));
   const absl::StatusOr<std::string> back =
-      StartAndTakeOn(service, context_.engine->ProgramsFolderOf(service), *before, boundary);
+      StartAndTakeOn(service, context_.starter->ProgramsFolderOf(service), *before, boundary);
   if (!back.ok()) {
     return absl::Status(back.status().code(),
                         absl::StrCat("the ", service, " could not be replaced (", replaced.status().message(),

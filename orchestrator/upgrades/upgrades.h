@@ -18,7 +18,7 @@
 #include "core/run_folder/control_folder.h"
 #include "core/run_folder/run_folder.h"
 #include "core/terminal/terminal_view.h"
-#include "orchestrator/launch/service_engine.h"
+#include "orchestrator/launch/service_starter.h"
 #include "orchestrator/upgrades/canary.h"
 #include "proto/run_config.pb.h"
 #include "proto/weights.pb.h"
@@ -44,7 +44,7 @@ struct UpgradeContext {
   RunFolder& folder;
   TerminalView& view;
   Cancellation& cancellation;
-  ServiceEngine* engine = nullptr;  // null where services were started by hand
+  ServiceStarter* starter = nullptr;  // null where services were started by hand
   // Told where a service listens from now on.
   std::function<void(const std::string& service, const std::string& address)> on_moved = {};
 };

@@ -9,9 +9,9 @@
 
 namespace quartet {
 
-class ServiceEngine {
+class ServiceStarter {
  public:
-  virtual ~ServiceEngine() = default;
+  virtual ~ServiceStarter() = default;
 
   // Below which the program of a service is that runs, or ran last: <folder>/<service>/<service>. One that was started
   // anew counts from KeepService on.
