@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/answer_extraction/label.h"
 #include "core/base/hash.h"
 #include "core/base/status_macros.h"
 #include "core/config/services.h"
 #include "core/data/json.h"
+#include "core/data/label.h"
 #include "core/rewards/labels/labels.h"
 #include "orchestrator/data/conversation.h"
 #include "orchestrator/data/dataset_options.h"

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "absl/strings/ascii.h"
-#include "core/answer_extraction/boxed.h"
+#include "core/rewards/boxed.h"
 
 namespace quartet {
 namespace {

@@ -6,13 +6,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/answer_extraction/label.h"
 #include "core/base/status_macros.h"
 #include "core/config/checks/checks.h"
 #include "core/config/conditions.h"
 #include "core/config/eval_sets.h"
 #include "core/config/template_date.h"
 #include "core/data/json.h"
+#include "core/data/label.h"
 
 namespace quartet {
 namespace {

@@ -8,10 +8,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "core/answer_extraction/boxed.h"
 #include "core/base/status_macros.h"
 #include "core/data/json.h"
 #include "core/errors/shown.h"
+#include "core/rewards/boxed.h"
 #include "core/rewards/extract.h"
 #include "core/rewards/math/equality.h"
 #include "core/rewards/math/text/answer.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "core/answer_extraction/boxed.h"
+#include "core/rewards/boxed.h"
 #include "core/rewards/extract.h"
 #include "core/rewards/math/grammar/parser.h"
 #include "core/rewards/math/grammar/signs.h"

@@ -1,4 +1,4 @@
-#include "core/answer_extraction/boxed.h"
+#include "core/rewards/boxed.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/answer_extraction/label.h"
+#include "core/data/label.h"
 
 #include <algorithm>
 
