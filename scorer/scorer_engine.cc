@@ -26,8 +26,8 @@ struct ScorerEngine::Impl {
     const ShardedModelOptions options = {.head = model.is_reference() ? HeadKind::kVocabulary : HeadKind::kScalar,
                                          .zero_stage = model.zero_stage,
                                          .compute_dtype = ComputeType(model.dtype),
-                                         .device = DeviceOf(*context),
                                          .offload_param = model.offload_param,
+                                         .device = DeviceOf(*context),
                                          .vocabulary = vocabulary,
                                          .scalar_head = model.scalar_head};
     return ShardedModel::Load(model.folder, options, ranks.get(), &ledger);
