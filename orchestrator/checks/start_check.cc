@@ -91,7 +91,8 @@ absl::Status CheckResumedTrainer(const ServiceInfo& trainer, const SavedTrainer&
                            " optimizer steps, the checkpoint ", saved.optimizer_steps,
                            "; end it and start it again with train.load_checkpoint set, so that it takes the newest "
                            "state of the run (or with ",
-                           field, ".load_checkpoint set to ", folder, "/", TrainerNamesOf(field).state, "), or all services by --launch")));
+                           field, ".load_checkpoint set to ", folder, "/", TrainerNamesOf(field).state,
+                           "), or all services by --launch")));
 }
 
 absl::Status CheckStepsLeft(int64_t done, int64_t steps, const std::string& option) {

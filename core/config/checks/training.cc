@@ -26,8 +26,9 @@ absl::Status CheckSharding(const std::string& name, const TrainerConfig& t) {
                absl::StrCat(stage, ", where every rank would update the whole model on its host; it needs 2 or 3"));
   }
   if (t.sleep_offload() && t.adam_offload()) {
-    return Bad(field("sleep_offload"), "true",
-               absl::StrCat(field("adam_offload"), " is set, so that the optimizer state is in host memory all the time"));
+    return Bad(
+        field("sleep_offload"), "true",
+        absl::StrCat(field("adam_offload"), " is set, so that the optimizer state is in host memory all the time"));
   }
   if (t.offload_param() && t.zero_stage() != 3) {
     return Bad(field("offload_param"), "true",
