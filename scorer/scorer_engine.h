@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/config/services.h"
+#include "core/model/scoring_model.h"
 #include "core/rank/rank_context.h"
 #include "core/training/engine/rank_calls.pb.h"
 #include "proto/common.pb.h"

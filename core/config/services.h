@@ -3,13 +3,13 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/model/scoring_model.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -59,23 +59,6 @@ bool HasRewards(const RunConfig& config);
 // Whether there is something to learn from beside rewards: a teacher, which is a reference that the policy did not
 // begin as, or advantages that a program gives.
 bool LearnsWithoutRewards(const RunConfig& config);
-// A model that the scorer has.
-struct ScoringModel {
-  int source = -1;      // of which reward.source; -1: the reference
-  std::string section;  // "reference", "reward.source[0]"
-  std::string folder;
-  std::string dtype;
-  int zero_stage = 0;
-  bool offload_param = false;
-  std::string scalar_head = "";  // its name there; "": as config.json says
-  // Most of one rank's forward; 0: no such limit.
-  int64_t sequences = 0;
-  int64_t tokens = 0;
-  std::string tokens_option;
-
-  bool is_reference() const { return source < 0; }
-  std::string option() const { return section + (is_reference() ? ".pretrain" : ".model"); }
-};
 // The reference, if it has one, then those of sources of rewards in their order.
 std::vector<ScoringModel> ScoringModels(const RunConfig& config);
 
