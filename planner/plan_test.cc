@@ -119,6 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"rollout", {"rollout.tensor_parallel_size=2"}},
         Case{"rollout", {"rollout.tensor_parallel_size=2", "rollout.dtype=fp32"}},
         Case{"rollout", {"rollout.tensor_parallel_size=2", "services.rollout.ranks=4"}},
+        Case{"rollout", {"rollout.tensor_parallel_size=4", "services.rollout.ranks=4"}},
         Case{"policy_trainer", {"sft.data=rows.jsonl"}, Program::kSft},
         Case{"policy_trainer", {"preference.data=pairs.jsonl", "actor.max_tokens_per_micro_batch=1024"}, Program::kDpo},
         Case{"scorer", {"preference.data=pairs.jsonl"}, Program::kDpo},

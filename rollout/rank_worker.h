@@ -63,9 +63,10 @@ class RankWorker {
   bool lockstep() const { return config_.zero_stage() == 3 && context_.world_size > 1; }
   // So many neighbours have the model's weights between them.
   int ranks_per_model() const { return lockstep() ? context_.world_size : ranks_per_engine(); }
-  // Whether each of these has a part of a tensor of engine().tensors().
-  bool divides(const ParameterSpec& tensor) const {
-    return tensor.slice.has_value() || (lockstep() && engine_->adapters() == nullptr);
+  // Of a tensor of engine().tensors(), how many neighbours of these have the same part.
+  int copies(const ParameterSpec& tensor) const {
+    if (tensor.slice.has_value()) return tensor.slice->copies;
+    return lockstep() && engine_->adapters() == nullptr ? 1 : ranks_per_model();
   }
 
   // ---- Work from the leader. Any thread.

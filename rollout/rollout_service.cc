@@ -9,6 +9,7 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -358,12 +359,10 @@ class RolloutService final : public RankService,
     if (!deadline.never()) header.set_timeout_ms(absl::ToInt64Milliseconds(deadline.left()));
     QUARTET_ASSIGN_OR_RETURN(const std::vector<PullSummary> pulled,
                              RunOnAll<PullSummary>(group_, kPullMethod, header, deadline));
-    std::set<std::string> divided;
-    for (const ParameterSpec& tensor : engine().tensors()) {
-      if (worker_.divides(tensor)) divided.insert(tensor.name);
-    }
-    std::vector<bool> is_divided;
-    for (const TensorEntry& tensor : manifest.tensors()) is_divided.push_back(divided.count(tensor.name()) > 0);
+    std::map<std::string, int> copies_of;
+    for (const ParameterSpec& tensor : engine().tensors()) copies_of[tensor.name] = worker_.copies(tensor);
+    std::vector<int> copies;
+    for (const TensorEntry& tensor : manifest.tensors()) copies.push_back(copies_of.at(tensor.name()));
     uint64_t bytes = 0;
     std::vector<std::vector<uint64_t>> hashes;
     for (const PullSummary& rank : pulled) {
@@ -371,7 +370,7 @@ class RolloutService final : public RankService,
       bytes += rank.bytes();
       hashes.emplace_back(rank.hashes().begin(), rank.hashes().end());
     }
-    QUARTET_RETURN_IF_ERROR(CheckHashes(manifest, hashes, worker_.ranks_per_model(), is_divided));
+    QUARTET_RETURN_IF_ERROR(CheckHashes(manifest, hashes, worker_.ranks_per_model(), copies));
     return bytes;
   }
 

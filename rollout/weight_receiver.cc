@@ -357,25 +357,36 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
 }
 
 absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<std::vector<uint64_t>>& ranks,
-                         int ranks_per_model, const std::vector<bool>& divided) {
-  const auto of_model = static_cast<size_t>(ranks_per_model);
+                         int ranks_per_model, const std::vector<int>& copies) {
+  const auto all = static_cast<int>(ranks.size());
   for (int i = 0; i < manifest.tensors_size(); ++i) {
-    const auto check = [&](const std::string& who, uint64_t hash) {
-      if (hash == manifest.tensors(i).hash()) return absl::OkStatus();
-      return absl::DataLossError(absl::StrCat(
-          who, "weight version ", manifest.version(), ": tensor ", manifest.tensors(i).name(), " arrived with hash ",
-          HashText(hash), ", was published with ", HashText(manifest.tensors(i).hash()), "; the weights in use stay"));
+    const TensorEntry& tensor = manifest.tensors(i);
+    const auto check = [&](int first, int last, uint64_t hash, uint64_t expected, const std::string& whose) {
+      if (hash == expected) return absl::OkStatus();
+      const std::string who = first == last            ? absl::StrCat("rank ", first, ": ")
+                              : ranks_per_model == all ? ""
+                                                       : absl::StrCat("ranks ", first, " to ", last, ": ");
+      return absl::DataLossError(absl::StrCat(who, "weight version ", manifest.version(), ": tensor ", tensor.name(),
+                                              " arrived with hash ", HashText(hash), ", ", whose, " ",
+                                              HashText(expected), "; the weights in use stay"));
     };
-    uint64_t sum = 0;
-    for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      sum += ranks[rank][i];
-      if (!divided[i]) {
-        QUARTET_RETURN_IF_ERROR(check(absl::StrCat("rank ", rank, ": "), ranks[rank][i]));
-      } else if ((rank + 1) % of_model == 0) {
-        const bool all = of_model == ranks.size();
-        QUARTET_RETURN_IF_ERROR(
-            check(all ? "" : absl::StrCat("ranks ", rank + 1 - of_model, " to ", rank, ": "), std::exchange(sum, 0)));
+    constexpr char kPublished[] = "was published with";
+    for (int model = 0; model < all; model += ranks_per_model) {
+      const int last = model + ranks_per_model - 1;
+      if (copies[i] == ranks_per_model) {
+        for (int rank = model; rank <= last; ++rank) {
+          QUARTET_RETURN_IF_ERROR(check(rank, rank, ranks[rank][i], tensor.hash(), kPublished));
+        }
+        continue;
       }
+      uint64_t sum = 0;
+      for (int rank = model; rank <= last; ++rank) {
+        const int first = rank - (rank - model) % copies[i];
+        if (rank == first) sum += ranks[rank][i];
+        QUARTET_RETURN_IF_ERROR(
+            check(rank, rank, ranks[rank][i], ranks[first][i], absl::StrCat("the same part on rank ", first, " with")));
+      }
+      QUARTET_RETURN_IF_ERROR(check(model, last, sum, tensor.hash(), kPublished));
     }
   }
   return absl::OkStatus();

@@ -55,9 +55,9 @@ absl::StatusOr<PulledWeights> PullWeights(const WeightManifest& manifest, const 
                                           const Deadline& deadline, int connections = PullConnections());
 
 // DATA_LOSS names the first tensor whose hash is not the manifest's. `ranks` has what each rank pulled, by the
-// manifest's tensors; each `ranks_per_model` neighbours have the model between them: of a tensor that is `divided` over
-// them their sums together are the hash, of others each is.
+// manifest's tensors; each `ranks_per_model` neighbours have the model between them, and of a tensor `copies` of those
+// the same part, each in turn: what the first of each has adds up to the hash, and the others have what it has.
 absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<std::vector<uint64_t>>& ranks,
-                         int ranks_per_model, const std::vector<bool>& divided);
+                         int ranks_per_model, const std::vector<int>& copies);
 
 }  // namespace quartet

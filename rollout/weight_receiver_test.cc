@@ -49,7 +49,7 @@ std::vector<std::vector<char>> Values(Dtype dtype) {
   return all;
 }
 
-const std::vector<bool> kWhole(3, false);
+const std::vector<int> kWhole(3, 1);
 
 // One rank's memory for elements [numel * rank / ranks, numel * (rank + 1) / ranks) of each tensor.
 struct Memory {
@@ -137,6 +137,22 @@ std::vector<ParameterSpec> SharesOf(int rank, int ranks) {
   return shares;
 }
 
+TEST(WeightReceiver, CountsOnceWhatSeveralRanksHave) {
+  WeightManifest manifest;
+  manifest.set_version(7);
+  manifest.add_tensors()->set_name("k_proj");
+  manifest.mutable_tensors(0)->set_hash(30);
+  const auto message = [&](const std::vector<std::vector<uint64_t>>& ranks) {
+    return std::string(CheckHashes(manifest, ranks, 4, {2}).message());
+  };
+  EXPECT_EQ(message({{10}, {10}, {20}, {20}}), "");
+  EXPECT_THAT(message({{10}, {10}, {20}, {21}}),
+              testing::AllOf(testing::StartsWith("rank 3: weight version 7: tensor k_proj arrived with hash "),
+                             testing::HasSubstr("the same part on rank 2 with")));
+  EXPECT_THAT(message({{11}, {11}, {20}, {20}}), testing::HasSubstr("was published with"));
+  EXPECT_THAT(message({{10}, {10}, {20}, {20}, {10}, {10}, {21}, {21}}), testing::StartsWith("ranks 4 to 7: "));
+}
+
 TEST(WeightReceiver, PullsSlicesOfRowsAndColumnsWhereverTheirSourcesCutThem) {
   for (const Dtype wire : {Dtype::kBF16, Dtype::kF32}) {
     const std::vector<std::vector<char>> values = Values(wire);
@@ -170,16 +186,16 @@ TEST(WeightReceiver, PullsSlicesOfRowsAndColumnsWhereverTheirSourcesCutThem) {
             }
           }
         }
-        EXPECT_TRUE(CheckHashes(publisher.manifest(), hashes, 3, {true, false, true}).ok());
+        EXPECT_TRUE(CheckHashes(publisher.manifest(), hashes, 3, {1, 3, 1}).ok());
         hashes[2][1] ^= 1;
-        const absl::Status norm = CheckHashes(publisher.manifest(), hashes, 3, {true, false, true});
+        const absl::Status norm = CheckHashes(publisher.manifest(), hashes, 3, {1, 3, 1});
         EXPECT_EQ(norm.code(), absl::StatusCode::kDataLoss);
         EXPECT_TRUE(
             absl::StartsWith(norm.message(), "rank 2: weight version 7: tensor model.layers.0.input_layernorm.weight"))
             << norm;
         hashes[2][1] ^= 1;
         hashes[1][2] += 1;
-        const absl::Status columns = CheckHashes(publisher.manifest(), hashes, 3, {true, false, true});
+        const absl::Status columns = CheckHashes(publisher.manifest(), hashes, 3, {1, 3, 1});
         EXPECT_EQ(columns.code(), absl::StatusCode::kDataLoss);
         EXPECT_TRUE(absl::StartsWith(columns.message(), "weight version 7: tensor model.layers.0.mlp.up_proj.weight"))
             << columns;
@@ -187,10 +203,10 @@ TEST(WeightReceiver, PullsSlicesOfRowsAndColumnsWhereverTheirSourcesCutThem) {
         // Two engines that have the model each.
         hashes.resize(6);
         std::copy_n(hashes.begin(), 3, hashes.begin() + 3);
-        EXPECT_TRUE(CheckHashes(publisher.manifest(), hashes, 3, {true, false, true}).ok());
+        EXPECT_TRUE(CheckHashes(publisher.manifest(), hashes, 3, {1, 3, 1}).ok());
         hashes[2][2] -= 1;
         hashes[3][2] += 1;  // what all ranks have is the same
-        const absl::Status first = CheckHashes(publisher.manifest(), hashes, 3, {true, false, true});
+        const absl::Status first = CheckHashes(publisher.manifest(), hashes, 3, {1, 3, 1});
         EXPECT_TRUE(absl::StartsWith(first.message(), "ranks 0 to 2: weight version 7: tensor model.layers.0.mlp.up"))
             << first;
       }

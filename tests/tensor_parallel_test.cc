@@ -133,19 +133,26 @@ TEST_F(TensorParallel, RanksAnswerGreedilyAsOneDoes) {
   }
 }
 
+// Over 4 ranks each of its 2 key/value heads is on two.
 TEST_F(TensorParallel, ARunBringsItsUpdatesToAllEngines) {
-  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "tiny"), 1,
-                                   {"services.rollout.ranks=4", "rollout.tensor_parallel_size=2"});
-  std::vector<std::string> arguments = run.arguments;
-  arguments.emplace_back("--launch");
-  const auto outcome = harness_.Run("orchestrator/orchestrator", arguments, absl::Seconds(120));
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  const std::vector<nlohmann::json> metrics = ReadRecords(run.run_dir + "/metrics.jsonl");
-  ASSERT_EQ(metrics.size(), 3u);
-  for (int step = 0; step < 3; ++step) {
-    // The rollout's weights are the trainer's.
-    EXPECT_LT(metrics[step].at("rollout/log_prob_diff_max").get<double>(), 1e-4) << step;
-    EXPECT_EQ(metrics[step].at("policy_version").get<int>(), step);
+  const TinyRun run = WriteTinyRun(harness_, WriteTinyModel(harness_, "tiny"), 1, {"services.rollout.ranks=4"});
+  for (const int ranks : {2, 4}) {
+    SCOPED_TRACE(ranks);
+    const std::string run_dir = harness_.Path(absl::StrCat("run", ranks));
+    std::vector<std::string> arguments = run.arguments;
+    for (const std::string& more : {std::string("--launch"), "--set=run_dir=" + run_dir,
+                                    absl::StrCat("--set=rollout.tensor_parallel_size=", ranks)}) {
+      arguments.push_back(more);
+    }
+    const auto outcome = harness_.Run("orchestrator/orchestrator", arguments, absl::Seconds(120));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const std::vector<nlohmann::json> metrics = ReadRecords(run_dir + "/metrics.jsonl");
+    ASSERT_EQ(metrics.size(), 3u);
+    for (int step = 0; step < 3; ++step) {
+      // The rollout's weights are the trainer's.
+      EXPECT_LT(metrics[step].at("rollout/log_prob_diff_max").get<double>(), 1e-4) << step;
+      EXPECT_EQ(metrics[step].at("policy_version").get<int>(), step);
+    }
   }
 }
 

@@ -230,7 +230,8 @@ ParameterSpec MakeFactor(const ParameterSpec& weight, const std::string& module,
       .shape = shape_of(weight.shape),
       .in_block = weight.in_block};
   if (weight.slice.has_value() && weight.slice->dimension == dimension) {
-    factor.slice = TensorSlice{shape_of(weight.slice->stored_shape), dimension, weight.slice->begin};
+    factor.slice =
+        TensorSlice{shape_of(weight.slice->stored_shape), dimension, weight.slice->begin, weight.slice->copies};
   }
   return factor;
 }

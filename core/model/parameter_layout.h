@@ -16,6 +16,7 @@ struct TensorSlice {
   std::vector<int64_t> stored_shape;
   int dimension = 0;  // 0: rows, 1: columns
   int64_t begin = 0;
+  int copies = 1;  // neighbouring ranks that have this part
 };
 
 // What a parameter of a block is there for. D hidden, H heads, K key/value heads, d head dimension, F feed-forward.

@@ -29,7 +29,11 @@ absl::Status CheckTensorParallel(const ModelConfig& config, int size) {
                                                    size, " ranks do not have; allowed: 1 rank"));
   }
   QUARTET_RETURN_IF_ERROR(CheckDivides("num_attention_heads", config.num_attention_heads, size));
-  QUARTET_RETURN_IF_ERROR(CheckDivides("num_key_value_heads", config.num_key_value_heads, size));
+  if (const int64_t heads = config.num_key_value_heads; heads % size != 0 && size % heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config.json: num_key_value_heads is ", heads, ", which can neither be divided over ", size,
+                     " ranks nor be on equally many of them each; allowed: multiples and divisors of ", size));
+  }
   QUARTET_RETURN_IF_ERROR(CheckDivides("intermediate_size", config.intermediate_size, size));
   if (config.vocab_size <= kVocabularyUnit * (size - 1)) {
     return absl::InvalidArgumentError(absl::StrCat("config.json: vocab_size is ", config.vocab_size,
@@ -48,7 +52,7 @@ VocabularyRows VocabularyRowsOf(const ModelConfig& config, TensorParallel place)
 ModelConfig ShareOfConfig(const ModelConfig& config, int size) {
   ModelConfig share = config;
   share.num_attention_heads /= size;
-  share.num_key_value_heads /= size;
+  share.num_key_value_heads = std::max<int64_t>(1, share.num_key_value_heads / size);
   share.intermediate_size /= size;
   return share;
 }
@@ -67,8 +71,10 @@ ParameterLayout ShareOfLayout(const ModelConfig& config, HeadKind head, TensorPa
         if (parameter.shape[dimension] == stored[dimension]) continue;
         // Outside of the blocks only the vocabulary is divided.
         const bool of_vocabulary = g == 0 || static_cast<int>(g) == layout.head_group;
-        const int64_t begin = of_vocabulary ? vocabulary.begin : place.rank * parameter.shape[dimension];
-        parameter.slice = TensorSlice{stored, static_cast<int>(dimension), begin};
+        const auto parts = static_cast<int>(stored[dimension] / parameter.shape[dimension]);
+        const int copies = of_vocabulary ? 1 : place.size / parts;
+        const int64_t begin = of_vocabulary ? vocabulary.begin : place.rank / copies * parameter.shape[dimension];
+        parameter.slice = TensorSlice{stored, static_cast<int>(dimension), begin, copies};
       }
     }
   }

@@ -1,10 +1,11 @@
 // One rank's share of a decoder that is divided over ranks inside its matrices: heads, feed-forward and vocabulary.
 // LibTorch-free.
 //
-// A share is a smaller decoder: H / N heads, K / N key/value heads, F / N of the feed-forward. What it computes behind
-// its output and down projections is one of N partial sums. Query, key, value, gate and up projections are sliced by
-// rows, with their biases; output and down projections by columns; embedding and vocabulary head by rows. Norms, and
-// the biases that follow a sum, are whole on every rank.
+// A share is a smaller decoder: H / N heads, K / N key/value heads, F / N of the feed-forward. Where there are fewer
+// key/value heads than ranks, each is on N / K neighbours, which are those whose queries read it. What it computes
+// behind its output and down projections is one of N partial sums. Query, key, value, gate and up projections are
+// sliced by rows, with their biases; output and down projections by columns; embedding and vocabulary head by rows.
+// Norms, and the biases that follow a sum, are whole on every rank.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -35,7 +36,7 @@ TEST_P(SharesOf, TogetherAreTheModel) {
   config.num_key_value_heads = 4;
   config.vocab_size = 133;
   const ParameterLayout whole = MakeParameterLayout(config, HeadKind::kVocabulary);
-  for (const int size : {1, 2, 4}) {
+  for (const int size : {1, 2, 4, 8}) {
     ASSERT_TRUE(CheckTensorParallel(config, size).ok());
     for (size_t g = 0; g < whole.groups.size(); ++g) {
       for (size_t p = 0; p < whole.groups[g].parameters.size(); ++p) {
@@ -59,7 +60,11 @@ TEST_P(SharesOf, TogetherAreTheModel) {
         const bool is_bias_of_sum =
             parameter.name.ends_with("o_proj.bias") || parameter.name.ends_with("down_proj.bias");
         EXPECT_EQ(sliced, size > 1 && !is_norm && !is_bias_of_sum) << parameter.name;
-        for (const int held : holders) ASSERT_EQ(held, sliced ? 1 : size) << parameter.name;
+        // Of 4 key/value heads each is on two of 8 ranks.
+        const bool is_key_value =
+            parameter.name.find("k_proj") != std::string::npos || parameter.name.find("v_proj") != std::string::npos;
+        const int copies = !sliced ? size : is_key_value ? std::max(1, size / 4) : 1;
+        for (const int held : holders) ASSERT_EQ(held, copies) << parameter.name;
       }
     }
   }
@@ -88,6 +93,23 @@ TEST(TensorParallel, SlicesInputsByRowsAndOutputsByColumns) {
   expect("self_attn.o_proj.bias", {32}, {.begin = 0, .count = 32});
   expect("mlp.up_proj.weight", {24, 32}, {.begin = 24 * 32, .count = 24 * 32});
   expect("mlp.down_proj.weight", {32, 24}, {.begin = 24, .count = 24, .rows = 32, .stride = 48});
+}
+
+// 4 heads, 2 key/value heads of 16: ranks 0 and 1 have the first of these.
+TEST(TensorParallel, GivesSeveralRanksTheKeyValueHeadThatTheirQueriesRead) {
+  for (const int rank : {0, 1, 2, 3}) {
+    const auto share = ByName(ShareOfLayout(ConfigOf("llama_biases"), HeadKind::kVocabulary, {rank, 4}));
+    const ParameterSpec &q = share.at("model.layers.0.self_attn.q_proj.weight"),
+                        &k = share.at("model.layers.0.self_attn.k_proj.weight"),
+                        &bias = share.at("model.layers.0.self_attn.v_proj.bias");
+    EXPECT_EQ(q.slice->begin, 16 * rank);
+    EXPECT_EQ(q.slice->copies, 1);
+    EXPECT_EQ(k.shape, (std::vector<int64_t>{16, 32}));
+    EXPECT_EQ(k.slice->begin, 16 * (rank / 2));
+    EXPECT_EQ(k.slice->copies, 2);
+    EXPECT_EQ(bias.slice->begin, 16 * (rank / 2));
+  }
+  EXPECT_EQ(ShareOfConfig(ConfigOf("llama_biases"), 4).num_key_value_heads, 1);
 }
 
 TEST(TensorParallel, DealsTheVocabularyInUnitsOfSixteenRows) {
@@ -124,8 +146,17 @@ TEST(TensorParallel, RefusesWhatCannotBeDividedByName) {
   EXPECT_EQ(message(nothing, 2), "");
   EXPECT_EQ(message(nothing, 3),
             "config.json: num_attention_heads is 4, which cannot be divided over 3 ranks; allowed: multiples of 3");
-  EXPECT_EQ(message(nothing, 4),
-            "config.json: num_key_value_heads is 2, which cannot be divided over 4 ranks; allowed: multiples of 4");
+  EXPECT_EQ(message(nothing, 4), "");
+  EXPECT_EQ(message([](ModelConfig& config) { config.num_attention_heads = config.num_key_value_heads = 6; }, 4),
+            "config.json: num_attention_heads is 6, which cannot be divided over 4 ranks; allowed: multiples of 4");
+  const auto of_three = [](ModelConfig& config) {
+    config.num_attention_heads = 12;
+    config.num_key_value_heads = 3;
+  };
+  EXPECT_EQ(
+      message(of_three, 4),
+      "config.json: num_key_value_heads is 3, which can neither be divided over 4 ranks nor be on equally many of "
+      "them each; allowed: multiples and divisors of 4");
   EXPECT_EQ(message([](ModelConfig& config) { config.intermediate_size = 49; }, 2),
             "config.json: intermediate_size is 49, which cannot be divided over 2 ranks; allowed: multiples of 2");
   EXPECT_EQ(message([](ModelConfig& config) { config.vocab_size = 16; }, 2),

@@ -152,9 +152,9 @@ absl::Status CheckCache(const ModelConfig& model, const RunConfig& config) {
   if (rollout.has_gpu_memory_utilization()) return absl::OkStatus();  // the cache is what room there is
   const int64_t length = rollout.max_model_len() > 0 ? rollout.max_model_len() : LongestSequence(config);
   const int64_t blocks = CeilDivide(length, rollout.block_size());
-  const int64_t token_bytes = 2 * model.num_hidden_layers *
-                              (model.num_key_value_heads / rollout.tensor_parallel_size()) * model.head_dim *
-                              (rollout.dtype() == "fp32" ? 4 : 2);
+  const int64_t heads = ShareOfConfig(model, rollout.tensor_parallel_size()).num_key_value_heads;
+  const int64_t token_bytes =
+      2 * model.num_hidden_layers * heads * model.head_dim * (rollout.dtype() == "fp32" ? 4 : 2);
   const int64_t bytes = blocks * rollout.block_size() * token_bytes;
   if (rollout.kv_cache_bytes() >= bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(

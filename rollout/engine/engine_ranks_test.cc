@@ -156,9 +156,12 @@ TEST(TensorParallelEngine, GeneratesGreedilyWhatTransformersGenerates) {
     SCOPED_TRACE(golden["model"].get<std::string>());
     RolloutConfig options = OptionsFor(golden["model"]);
     options.set_max_num_batched_tokens(50);
-    WithTensorParallelRanks(options, 2, [&](int, RolloutEngine& engine) {
-      ExpectGolden(golden, Generate(engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
-    });
+    for (const int ranks : {2, 4}) {  // of 2 key/value heads each is on two of 4
+      SCOPED_TRACE(ranks);
+      WithTensorParallelRanks(options, ranks, [&](int, RolloutEngine& engine) {
+        ExpectGolden(golden, Generate(engine, Greedy(golden["max_new_tokens"]), TasksOf(golden)));
+      });
+    }
   }
 }
 
@@ -387,8 +390,11 @@ TEST(RolloutEngine, OfSeveralRanksAddsAdaptersAsOneDoes) {
       }
     }
   };
-  WithTensorParallelRanks(
-      options, 2, [&](int, RolloutEngine& engine) { expect_the_same(Generate(engine, sampling, TasksOf(golden))); });
+  for (const int ranks : {2, 4}) {
+    WithTensorParallelRanks(options, ranks, [&](int, RolloutEngine& engine) {
+      expect_the_same(Generate(engine, sampling, TasksOf(golden)));
+    });
+  }
   WithTwoShardedRanks(options, [&](int rank, RolloutEngine& engine) {
     const Results results =
         GenerateInSteps(engine, sampling, rank == 0 ? TasksOf(golden) : std::vector<GenerationTask>(), 10);
@@ -488,10 +494,10 @@ TEST(TensorParallelEngine, RefusesWhatItCannotDivide) {
   options.set_zero_stage(3);
   EXPECT_EQ(refusal(options, 2), "rollout.tensor_parallel_size is 2; allowed: 1 with rollout.zero_stage 3");
   options.set_zero_stage(0);
-  options.set_tensor_parallel_size(4);
-  EXPECT_EQ(refusal(options, 4),
-            "rank 0 of 4: config.json: num_key_value_heads is 2, which cannot be "
-            "divided over 4 ranks; allowed: multiples of 4");
+  options.set_tensor_parallel_size(8);
+  EXPECT_EQ(refusal(options, 8),
+            "rank 0 of 8: config.json: num_attention_heads is 4, which cannot be "
+            "divided over 8 ranks; allowed: multiples of 8");
 }
 
 }  // namespace

@@ -136,8 +136,9 @@ absl::Status ShardedModel::Impl::Read(const CheckpointReader* reader, int group,
       DrawPiece(options.seed, config.hidden_size, piece, elements);
     } else {
       ReadHash of_piece{.sum = 0, .first_position = FirstPosition(group, piece.parameter)};
-      // What every share has is counted once.
-      const bool counts = hashes_folder && (parameter.slice.has_value() || options.tensor_parallel.rank == 0);
+      // What several shares have is counted once.
+      const auto [rank, size] = options.tensor_parallel;
+      const bool counts = hashes_folder && rank % (parameter.slice.has_value() ? parameter.slice->copies : size) == 0;
       QUARTET_RETURN_IF_ERROR(ReadPiece(*reader, parameter, piece, elements, counts ? &of_piece : nullptr));
       *hash += of_piece.sum;
     }
