@@ -123,6 +123,7 @@ struct Turns {
 class PhaseBytes {
  public:
   int64_t most() const { return *std::ranges::max_element(phases_); }
+  const std::array<int64_t, 3>& phases() const { return phases_; }
   // Of what is there in all.
   void Add(int64_t bytes) {
     for (int64_t& phase : phases_) phase += bytes;
@@ -290,17 +291,21 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
                             .count = static_cast<int>(alike_places.size()),
                             .ranks = ranks,
                             .bytes = gpus[alike_places.front()].bytes.most(),
+                            .phases = gpus[alike_places.front()].bytes.phases(),
                             .capacity = GpuCapacity(config)});
   }
   std::map<std::map<std::string, int>, std::set<int>> alike_hosts;
   for (const auto& [node, use] : hosts) alike_hosts[use.ranks].insert(node);
   for (const auto& [ranks, nodes] : alike_hosts) {
-    int64_t bytes = 0;
-    for (const int node : nodes) bytes = std::max(bytes, hosts[node].bytes.most());
+    PhaseBytes most;
+    for (const int node : nodes) {
+      if (hosts[node].bytes.most() > most.most()) most = hosts[node].bytes;
+    }
     plan.hosts.push_back({.name = absl::StrCat(nodes.size() == 1 ? "node " : "nodes ", Ranges(nodes)),
                           .count = static_cast<int>(nodes.size()),
                           .ranks = ranks,
-                          .bytes = bytes,
+                          .bytes = most.most(),
+                          .phases = most.phases(),
                           .capacity = config.cluster().host_memory_bytes()});
   }
   return plan;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -58,9 +59,10 @@ struct LeaderPlan {
 struct PlaceUse {
   std::string name;  // "GPUs 0-3 of nodes 0-1", "nodes 0-1"
   int count = 0;
-  std::map<std::string, int> ranks;  // by service, of each
-  int64_t bytes = 0;                 // of each; of hosts, of the one that has most leaders' calls and programs
-  int64_t capacity = 0;              // 0: not stated
+  std::map<std::string, int> ranks;    // by service, of each
+  int64_t bytes = 0;                   // of each; of hosts, of the one that has most leaders' calls and programs
+  std::array<int64_t, 3> phases = {};  // of `bytes`, the largest: answers, policy, critic; equal where nobody sleeps
+  int64_t capacity = 0;                // 0: not stated
   bool fits() const { return capacity == 0 || bytes <= capacity; }
   // What is proposed leaves a twentieth of the capacity free, as a run takes up to 2.5 % more than its plan: bytes that
   // are left before that, below 0 where it is not left. Of no use where the capacity is not stated.

@@ -11,6 +11,7 @@
 #include "core/config/batches/call_sizes.h"
 #include "core/config/batches/micro_batches.h"
 #include "core/config/placement.h"
+#include "core/config/services.h"
 #include "planner/cache_use.h"
 #include "planner/links.h"
 
@@ -175,18 +176,28 @@ std::string MicroBatchLine(const RunConfig& config, const Plan& plan) {
   return text.empty() ? "" : absl::StrCat("\nMicro-batches: ", text, "\n");
 }
 
-std::string SleepLine(const RunConfig& config) {
+std::string SleepLines(const RunConfig& config, const Plan& plan) {
   if (!config.rollout().enable_sleep()) return "";
-  return absl::StrCat(
-      "\nThe rollout and the trainers sleep in turn (rollout.enable_sleep): each place needs room for the ",
-      ComputeInTurn(config) ? "largest of three phases (answers, policy, critic)"
-                            : "larger of two phases (answers, training)",
-      ", not for all peaks at once\n");
+  std::string text =
+      "\nThe rollout and the trainers sleep in turn (rollout.enable_sleep): each place needs room for the largest of "
+      "these "
+      "phases, not for all peaks at once\n";
+  const bool in_turn = UsesCritic(config) && ComputeInTurn(config);
+  for (const auto* places : {&plan.devices, &plan.hosts}) {
+    for (const PlaceUse& place : *places) {
+      const auto& [answers, policy, critic] = place.phases;
+      absl::StrAppend(&text, "  ", place.name, ": answers ", Bytes(answers), ", ",
+                      in_turn ? absl::StrCat("policy ", Bytes(policy), ", critic ", Bytes(critic))
+                              : absl::StrCat("training ", Bytes(policy)),
+                      "\n");
+    }
+  }
+  return text;
 }
 
 std::string GroupLines(const RunConfig& config) {
   std::string text;
-  for (const std::string& group : GroupsOverNodes(config)) absl::StrAppend(&text, "\n", group, "\n");
+  for (const std::string& group : GroupsOverNodes(config)) absl::StrAppend(&text, "\nWarning: ", group, "\n");
   return text;
 }
 
@@ -212,7 +223,7 @@ std::string PrintPlan(const RunConfig& config, const Plan& plan) {
   std::string text = absl::StrCat(MemoryTable(plan), LeaderLines(plan));
   if (!plan.devices.empty()) absl::StrAppend(&text, "\n", PlaceTable("GPUs", plan.devices, ""));
   absl::StrAppend(&text, "\n", PlaceTable("hosts", plan.hosts, "cluster.host_memory_bytes is not set"),
-                  SleepLine(config), GroupLines(config), UnusedOf(config, plan), MicroBatchLine(config, plan),
+                  SleepLines(config, plan), GroupLines(config), UnusedOf(config, plan), MicroBatchLine(config, plan),
                   CacheLine(config, plan), LinkTable(config, plan));
   return text;
 }
@@ -276,12 +287,12 @@ std::string PrintSuggestions(const std::vector<Suggestion>& suggestions) {
   std::string text;
   for (const Suggestion& suggestion : suggestions) {
     std::vector<std::string> places;
-    for (const PlaceUse& device : suggestion.plan.devices) places.push_back(Bytes(device.bytes));
-    if (places.empty()) {
-      for (const PlaceUse& host : suggestion.plan.hosts) places.push_back(Bytes(host.bytes));
+    for (const PlaceUse& device : suggestion.plan.devices) places.push_back(Bytes(device.bytes) + " each");
+    for (const PlaceUse& host : suggestion.plan.hosts) {
+      places.push_back(
+          absl::StrCat("a host ", Bytes(host.bytes), host.capacity == 0 ? ", whose size is not stated" : ""));
     }
-    absl::StrAppend(&text, "  ", absl::StrJoin(suggestion.overrides, " "), "  (", absl::StrJoin(places, ", "),
-                    " each)\n");
+    absl::StrAppend(&text, "  ", absl::StrJoin(suggestion.overrides, " "), "  (", absl::StrJoin(places, ", "), ")\n");
   }
   return text;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -103,17 +104,21 @@ void AddTrainerLadders(const std::string& name, const TrainerConfig& trainer, st
   if (!train.empty()) ladders->push_back(train);
   if (!rollout.empty()) ladders->push_back(rollout);
   ladders->push_back({{set("activation_offload", "true")}});
-  ladders->push_back({{set("adam_offload", "true")}, {set("adam_offload", "true"), set("offload_param", "true")}});
+  // Which excludes sleep_offload.
+  std::vector<std::string> optimizer = {set("adam_offload", "true")};
+  if (trainer.sleep_offload()) optimizer.push_back(set("sleep_offload", "false"));
+  Ladder offload = {optimizer};
+  optimizer.push_back(set("offload_param", "true"));
+  offload.push_back(optimizer);
+  ladders->push_back(offload);
 }
 
 // What could make the services that share a place that is too small take less of it.
 std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
   std::set<std::string> services;
-  bool gpus_too_small = false;
   int64_t most = 0;  // that one device has too much
   for (const PlaceUse& device : plan.devices) {
     if (device.excess() == 0) continue;
-    gpus_too_small = true;
     most = std::max(most, device.excess());
     for (const auto& [service, ranks] : device.ranks) services.insert(service);
   }
@@ -150,8 +155,15 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
     if (!tokens.empty()) ladders.push_back(tokens);
   }
   if (services.count("rollout") > 0 && services.count("policy_trainer") > 0) {
-    Ladder sleep = {{"rollout.enable_sleep=true"}, {"rollout.enable_sleep=true", "actor.sleep_offload=true"}};
-    if (services.count("critic_trainer") > 0) sleep.back().emplace_back("critic.sleep_offload=true");
+    Ladder sleep = {{"rollout.enable_sleep=true"}};
+    for (const auto& [service, section, model, state] : kTrainers) {
+      if (services.count(service) == 0) continue;
+      const Ladder without = sleep;
+      for (std::vector<std::string> rung : without) {
+        rung.push_back(section + ".sleep_offload=true");
+        sleep.push_back(rung);
+      }
+    }
     ladders.push_back(sleep);
   }
   if (services.count("policy_trainer") > 0 && services.count("critic_trainer") > 0) {
@@ -175,15 +187,76 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
       if (model.zero_stage == 3 && !model.offload_param) ladders.push_back({{offloaded}});
     }
   }
-  if (gpus_too_small) {
-    Ladder nodes;
-    const int now = config.cluster().num_nodes();
-    for (int n = now + 1; n <= std::min(kMostNodes, 32 * now); n = n < 2 * now ? n + std::max(1, now / 4) : 2 * n) {
-      nodes.push_back(ResizeCluster(config, n, config.cluster().num_gpus_per_node()));
-    }
-    ladders.push_back(nodes);
-  }
   return ladders;
+}
+
+// More nodes, where GPUs are too small.
+Ladder NodesLadder(const RunConfig& config, const Plan& plan) {
+  Ladder nodes;
+  if (std::ranges::none_of(plan.devices, [](const PlaceUse& device) { return device.excess() > 0; })) return nodes;
+  const int now = config.cluster().num_nodes();
+  for (int n = now + 1; n <= std::min(kMostNodes, 32 * now); n = n < 2 * now ? n + std::max(1, now / 4) : 2 * n) {
+    nodes.push_back(ResizeCluster(config, n, config.cluster().num_gpus_per_node()));
+  }
+  return nodes;
+}
+
+// Plans a set of overrides; nothing where the configuration refuses it.
+using Try = std::function<std::optional<Suggestion>(const std::vector<std::string>& overrides)>;
+
+// The mildest change of a ladder that is enough.
+std::optional<Suggestion> FirstThatFits(const Ladder& ladder, const Try& with) {
+  for (const std::vector<std::string>& overrides : ladder) {
+    std::optional<Suggestion> made = with(overrides);
+    if (made.has_value() && made->plan.excess() == 0) return made;
+  }
+  return std::nullopt;
+}
+
+// The changes that take most away, one after the other, of which nothing can be left out.
+std::optional<Suggestion> Combine(const std::vector<Ladder>& ladders, int64_t excess, const Try& with) {
+  std::vector<std::vector<std::string>> chosen;
+  const auto joined = [](const std::vector<std::vector<std::string>>& parts) {
+    std::vector<std::string> all;
+    for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+    return all;
+  };
+  std::set<size_t> used;
+  while (excess > 0 && chosen.size() < kMostChanges) {
+    size_t best = ladders.size();
+    std::vector<std::string> best_change;
+    int64_t best_excess = excess;
+    for (size_t i = 0; i < ladders.size(); ++i) {
+      if (used.count(i) > 0) continue;
+      for (const std::vector<std::string>& overrides : ladders[i]) {
+        std::vector<std::vector<std::string>> tried = chosen;
+        tried.push_back(overrides);
+        const std::optional<Suggestion> made = with(joined(tried));
+        if (!made.has_value() || made->plan.excess() >= best_excess) continue;
+        best = i;
+        best_change = overrides;
+        best_excess = made->plan.excess();
+        if (best_excess == 0) break;  // the mildest of its kind that is enough
+      }
+      if (best_excess == 0) break;
+    }
+    if (best == ladders.size()) return std::nullopt;
+    used.insert(best);
+    chosen.push_back(best_change);
+    excess = best_excess;
+  }
+  if (excess > 0) return std::nullopt;
+  for (size_t i = 0; i < chosen.size();) {  // what the later ones made needless
+    std::vector<std::vector<std::string>> fewer = chosen;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+    const std::optional<Suggestion> made = with(joined(fewer));
+    if (made.has_value() && made->plan.excess() == 0) {
+      chosen = std::move(fewer);
+    } else {
+      ++i;
+    }
+  }
+  return with(joined(chosen));
 }
 
 }  // namespace
@@ -206,68 +279,24 @@ absl::StatusOr<Suggestion> PlanWith(Planner& planner, const RunConfig& config,
 }
 
 absl::StatusOr<std::vector<Suggestion>> Suggest(Planner& planner, const RunConfig& config, const Plan& plan) {
-  const std::vector<Ladder> ladders = Ladders(config, plan);
-  // A change that the configuration refuses is none.
-  const auto with = [&](const std::vector<std::string>& overrides) -> std::optional<Suggestion> {
+  const Try with = [&](const std::vector<std::string>& overrides) -> std::optional<Suggestion> {
     auto made = PlanWith(planner, config, overrides);
     if (!made.ok()) return std::nullopt;
     return *std::move(made);
   };
+  std::vector<Ladder> ladders = Ladders(config, plan);
   std::vector<Suggestion> suggestions;
-  for (const Ladder& ladder : ladders) {
-    for (const std::vector<std::string>& overrides : ladder) {
-      std::optional<Suggestion> made = with(overrides);
-      if (!made.has_value() || made->plan.excess() > 0) continue;
-      suggestions.push_back(*std::move(made));
-      break;
-    }
-  }
-  if (!suggestions.empty()) return suggestions;
-
-  // The changes that take most away, one after the other.
-  std::vector<std::vector<std::string>> chosen;
-  const auto joined = [](const std::vector<std::vector<std::string>>& parts) {
-    std::vector<std::string> all;
-    for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
-    return all;
+  const auto add = [&suggestions](std::optional<Suggestion> made) {
+    if (made.has_value()) suggestions.push_back(*std::move(made));
   };
-  std::set<size_t> used;
-  int64_t excess = plan.excess();
-  while (excess > 0 && chosen.size() < kMostChanges) {
-    size_t best = ladders.size();
-    std::vector<std::string> best_change;
-    int64_t best_excess = excess;
-    for (size_t i = 0; i < ladders.size(); ++i) {
-      if (used.count(i) > 0) continue;
-      for (const std::vector<std::string>& overrides : ladders[i]) {
-        std::vector<std::vector<std::string>> tried = chosen;
-        tried.push_back(overrides);
-        const std::optional<Suggestion> made = with(joined(tried));
-        if (!made.has_value() || made->plan.excess() >= best_excess) continue;
-        best = i;
-        best_change = overrides;
-        best_excess = made->plan.excess();
-        if (best_excess == 0) break;  // the mildest of its kind that is enough
-      }
-      if (best_excess == 0) break;
-    }
-    if (best == ladders.size()) return suggestions;
-    used.insert(best);
-    chosen.push_back(best_change);
-    excess = best_excess;
-  }
-  if (excess > 0) return suggestions;
-  for (size_t i = 0; i < chosen.size();) {  // what the later ones made needless
-    std::vector<std::vector<std::string>> fewer = chosen;
-    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
-    const std::optional<Suggestion> made = with(joined(fewer));
-    if (made.has_value() && made->plan.excess() == 0) {
-      chosen = std::move(fewer);
-    } else {
-      ++i;
-    }
-  }
-  suggestions.push_back(*with(joined(chosen)));
+  for (const Ladder& ladder : ladders) add(FirstThatFits(ladder, with));
+  if (suggestions.empty()) add(Combine(ladders, plan.excess(), with));
+  // That more GPUs would do says nothing of what would do on these.
+  const Ladder nodes = NodesLadder(config, plan);
+  add(FirstThatFits(nodes, with));
+  if (!suggestions.empty()) return suggestions;
+  ladders.push_back(nodes);
+  add(Combine(ladders, plan.excess(), with));
   return suggestions;
 }
 

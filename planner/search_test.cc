@@ -52,6 +52,49 @@ TEST(PlanSearch, EachSuggestionFitsWhenItIsPlannedAgain) {
   }
 }
 
+TEST(PlanSearch, FindsSeveralChangesThoughMoreNodesWouldDoAlone) {
+  const std::string model = NewModel();
+  Planner planner(kServiceNames, {});
+  // What trainers that sleep already leave, less what updates on the host save.
+  const std::vector<std::string> asleep = {"rollout.enable_sleep=true", "actor.sleep_offload=true",
+                                           "critic.sleep_offload=true", "cluster.num_gpus_per_node=2"};
+  std::vector<std::string> updated_there = asleep;
+  for (const char* section : {"actor", "critic"}) {
+    updated_there.push_back(std::string(section) + ".sleep_offload=false");
+    updated_there.push_back(std::string(section) + ".adam_offload=true");
+  }
+  updated_there.emplace_back("rollout.kv_cache_bytes=67108864");
+  const auto fits = planner.MakePlan(OnGpus(model, int64_t{1} << 40, updated_there));
+  ASSERT_TRUE(fits.ok()) << fits.status();
+  const RunConfig config = OnGpus(model, RoomyFor(fits->devices[0].bytes), asleep);
+  const auto plan = planner.MakePlan(config);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_GT(plan->excess(), 0);
+  const auto suggestions = Suggest(planner, config, *plan);
+  ASSERT_TRUE(suggestions.ok()) << suggestions.status();
+  EXPECT_TRUE(std::ranges::any_of(*suggestions, [](const Suggestion& suggestion) {
+    return suggestion.config.cluster().num_nodes() == 1;
+  })) << PrintSuggestions(*suggestions);
+}
+
+TEST(PlanSearch, HasOneTrainerSleepWhereTheOtherUpdatesOnTheHost) {
+  const std::string model = NewModel();
+  Planner planner(kServiceNames, {});
+  const std::vector<std::string> before = {"actor.adam_offload=true"};
+  std::vector<std::string> sleeps = before;
+  sleeps.emplace_back("rollout.enable_sleep=true");
+  sleeps.emplace_back("critic.sleep_offload=true");
+  const auto fits = planner.MakePlan(OnGpus(model, int64_t{1} << 40, sleeps));
+  ASSERT_TRUE(fits.ok()) << fits.status();
+  const RunConfig config = OnGpus(model, RoomyFor(fits->devices[0].bytes), before);
+  const auto plan = planner.MakePlan(config);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_GT(plan->excess(), 0);
+  const auto suggestions = Suggest(planner, config, *plan);
+  ASSERT_TRUE(suggestions.ok()) << suggestions.status();
+  EXPECT_THAT(PrintSuggestions(*suggestions), HasSubstr("  rollout.enable_sleep=true critic.sleep_offload=true  ("));
+}
+
 TEST(PlanSearch, FindsTheFewestGpusAndTheLargestMicroBatch) {
   const std::string model = NewModel();
   Planner planner({"policy_trainer"}, {});

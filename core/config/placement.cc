@@ -203,17 +203,17 @@ std::vector<std::string> GroupsOverNodes(const RunConfig& c) {
       if (first.gpu < 0 || first.node == last.node) continue;
       found.push_back(absl::StrCat(field, " is ", size, ": ranks ", begin, " to ", begin + group - 1, " of the ",
                                    service, " are on nodes ", first.node, " to ", last.node, ", so that ", what,
-                                   " over the network between them; give each such group GPUs of one node (placement, "
-                                   "services.",
-                                   service, ".num_gpus_per_node)"));
+                                   " over the network between them; give each such group GPUs of one node, or make it "
+                                   "smaller"));
       return;
     }
   };
   for (const std::string& service : PpoServices(c)) {
     const TrainerNames* const trainer = FindTrainer(service);
-    if (trainer != nullptr) {
-      look(service, trainer->section + ".shard_size", TrainerOf(c, trainer->section).shard_size(),
-           "parameters are gathered");
+    const int shard = trainer == nullptr ? 0 : TrainerOf(c, trainer->section).shard_size();
+    // All ranks are what it is without it.
+    if (shard > 0 && shard < PlacementOf(c, service).ranks()) {
+      look(service, trainer->section + ".shard_size", shard, "parameters are gathered");
     }
     if (service == "rollout") {
       look(service, "rollout.tensor_parallel_size", c.rollout().tensor_parallel_size(), "each layer's sums go");

@@ -149,6 +149,9 @@ TEST(GroupsOverNodes, AreNamedWithTheirRanks) {
               ElementsAre(AllOf(HasSubstr("rollout.tensor_parallel_size is 4: ranks 4 to 7 of the rollout"),
                                 HasSubstr("nodes 0 to 1"))));
   EXPECT_THAT(found(2, 6, {"actor.shard_size=4"}), ElementsAre(HasSubstr("actor.shard_size is 4: ranks 4 to 7")));
+  EXPECT_THAT(found(2, 1, {"rollout.tensor_parallel_size=2", "actor.shard_size=2"}),
+              ElementsAre(HasSubstr("rollout.tensor_parallel_size is 2")))
+      << "all ranks share a model without shard_size, too";
   EXPECT_THAT(found(2, 8, {"rollout.tensor_parallel_size=4", "actor.shard_size=8"}), testing::IsEmpty());
 }
 

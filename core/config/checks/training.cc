@@ -28,7 +28,8 @@ absl::Status CheckSharding(const std::string& name, const TrainerConfig& t) {
   if (t.sleep_offload() && t.adam_offload()) {
     return Bad(
         field("sleep_offload"), "true",
-        absl::StrCat(field("adam_offload"), " is set, so that the optimizer state is in host memory all the time"));
+        absl::StrCat(field("adam_offload"),
+                     " is set, so that the optimizer state is in host memory all the time; leave one of them out"));
   }
   if (t.offload_param() && t.zero_stage() != 3) {
     return Bad(field("offload_param"), "true",
