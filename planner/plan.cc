@@ -122,15 +122,20 @@ struct Turns {
 // What a place has to have room for: the largest of the phases of a step. Where nobody sleeps all are alike.
 class PhaseBytes {
  public:
-  int64_t most() const { return *std::ranges::max_element(phases_); }
-  const std::array<int64_t, 3>& phases() const { return phases_; }
+  int64_t most() const {
+    const std::array<int64_t, 3> all = phases();
+    return *std::ranges::max_element(all);
+  }
+  std::array<int64_t, 3> phases() const { return {phases_[kGenerating] + saving_, phases_[kPolicy], phases_[kCritic]}; }
   // Of what is there in all.
   void Add(int64_t bytes) {
     for (int64_t& phase : phases_) phase += bytes;
   }
   // Of a rank, which takes `awake` bytes, and `asleep` in the phases of others. The scorer judges answers while others
-  // are generated, and is asked for the reference's log-probabilities beside the trainers.
-  void Add(const std::string& service, const Turns& turns, int64_t awake, int64_t asleep) {
+  // are generated, and is asked for the reference's log-probabilities beside the trainers. One trainer at a time is
+  // saved, group by group of which a rank has `gathered` bytes, when the rollout is awake again.
+  void Add(const std::string& service, const Turns& turns, int64_t awake, int64_t asleep, int64_t gathered) {
+    if (turns.sleep && FindTrainer(service) != nullptr) saving_ = std::max(saving_, gathered);
     const auto works = [&](Phase phase) {
       if (!turns.sleep || service == "scorer") return true;
       if (service == "rollout" || phase == kGenerating) return (service == "rollout") == (phase == kGenerating);
@@ -142,6 +147,7 @@ class PhaseBytes {
  private:
   enum Phase { kGenerating, kPolicy, kCritic };  // the last two one, where the trainers work side by side
   std::array<int64_t, 3> phases_ = {};
+  int64_t saving_ = 0;
 };
 
 // Of programs without a limit nothing is known.
@@ -223,7 +229,7 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
     }
   }
   QUARTET_ASSIGN_OR_RETURN(const auto places, PlaceRanks(config));
-  const Turns turns = {.sleep = config.rollout().enable_sleep(), .trainers = ComputeInTurn(config)};
+  const Turns turns = {.sleep = config.rollout().enable_sleep(), .trainers = TrainersInTurn(config)};
   Plan plan;
   struct Place {
     std::map<std::string, int> ranks;
@@ -268,11 +274,12 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
     for (const auto& [node, gpu] : places.at(service)) {
       Place& host = hosts[node];
       ++host.ranks[service];
-      host.bytes.Add(service, turns, use.host_bytes(), use.asleep_host_bytes());
+      const int64_t gathered = use.use.device().categories[static_cast<int>(MemoryCategory::kGathered)];
+      host.bytes.Add(service, turns, use.host_bytes(), use.asleep_host_bytes(), use.on_gpu ? 0 : gathered);
       if (!use.on_gpu) continue;
       Place& device = gpus[{node, gpu}];
       ++device.ranks[service];
-      device.bytes.Add(service, turns, use.device_bytes(), use.asleep_device_bytes());
+      device.bytes.Add(service, turns, use.device_bytes(), use.asleep_device_bytes(), gathered);
     }
     plan.services.push_back(std::move(use));
   }

@@ -106,7 +106,6 @@ absl::Status Train(const RunConfig& config, Program program, const TrainerConfig
     UpdateSums sums;
     return engine.Update(call, TrainBatch(training, micro_batches, pairs), &sums);
   };
-  if (trainer.sleep_offload()) QUARTET_RETURN_IF_ERROR(engine.Sleep());  // what is pinned in host memory stays so
   const Volumes before = VolumesOf(engine.Info());
   if (program != Program::kSft) QUARTET_RETURN_IF_ERROR(forward());  // which makes none
   const Volumes after_forward = VolumesOf(engine.Info());

@@ -182,7 +182,7 @@ std::string SleepLines(const RunConfig& config, const Plan& plan) {
       "\nThe rollout and the trainers sleep in turn (rollout.enable_sleep): each place needs room for the largest of "
       "these "
       "phases, not for all peaks at once\n";
-  const bool in_turn = UsesCritic(config) && ComputeInTurn(config);
+  const bool in_turn = TrainersInTurn(config);
   for (const auto* places : {&plan.devices, &plan.hosts}) {
     for (const PlaceUse& place : *places) {
       const auto& [answers, policy, critic] = place.phases;

@@ -155,9 +155,10 @@ std::vector<Ladder> Ladders(const RunConfig& config, const Plan& plan) {
     if (!tokens.empty()) ladders.push_back(tokens);
   }
   if (services.count("rollout") > 0 && services.count("policy_trainer") > 0) {
-    Ladder sleep = {{"rollout.enable_sleep=true"}};
+    Ladder sleep = {{}};
+    if (!config.rollout().enable_sleep()) sleep[0].emplace_back("rollout.enable_sleep=true");
     for (const auto& [service, section, model, state] : kTrainers) {
-      if (services.count(service) == 0) continue;
+      if (services.count(service) == 0 || TrainerOf(config, section).sleep_offload()) continue;
       const Ladder without = sleep;
       for (std::vector<std::string> rung : without) {
         rung.push_back(section + ".sleep_offload=true");

@@ -159,6 +159,10 @@ TEST_F(PreferenceRunTest, ARunThatWasCutOffGoesOnToTheSameModel) {
     EXPECT_THAT(rest.output, HasSubstr("going on after 3 of 7 steps"));
     EXPECT_TRUE(Weights(whole, 7, saved) == Weights(parts, 7, saved)) << program;
     EXPECT_EQ(ReadRecords(harness_.Path(parts + "/metrics.jsonl")).size(), 7u);
+    const auto shorter =
+        run(program, parts, {"train.load_checkpoint=true", "train.max_steps=2", "train.allow_changed_run=true"});
+    EXPECT_EQ(shorter.exit_code, 2) << shorter.output;
+    EXPECT_THAT(shorter.output, HasSubstr("steps already, more than the 2 of train.max_steps"));
     const auto refused = run(program, parts, {"train.load_checkpoint=true", "seed=5"});
     EXPECT_EQ(refused.exit_code, 2) << refused.output;
     EXPECT_THAT(refused.output, HasSubstr("seed: "));

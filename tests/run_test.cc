@@ -703,6 +703,13 @@ TEST(Run, KeepsTheRecordAndTheEvaluationOfALastStepThatWasSavedWhenItWasKilled) 
   EXPECT_EQ(metrics[2].at("step"), 2);
   EXPECT_TRUE(metrics[2].contains("policy/loss") && metrics[2].contains("eval/prompts/pass@1")) << metrics[2];
   EXPECT_FALSE(std::filesystem::exists(run.run_dir + "/superseded/1/metrics.jsonl"));
+
+  const auto shorter = harness.Run(kOrchestrator,
+                                   With(arguments, {"--set=train.load_checkpoint=true", "--set=train.max_steps=2",
+                                                    "--set=train.allow_changed_run=true"}),
+                                   absl::Seconds(60));
+  EXPECT_EQ(shorter.exit_code, 2) << shorter.output;
+  EXPECT_THAT(shorter.output, HasSubstr("the run has made 3 steps already, more than the 2 of train.max_steps"));
 }
 
 TEST(Run, IsAloneInItsFolder) {

@@ -38,11 +38,11 @@ absl::Status MemoryTurns::RestTrainers() {
 }
 
 absl::Status MemoryTurns::RestPolicy() {
-  return in_turn_ && config_.rollout().enable_sleep() ? services_.policy_trainer->Sleep() : absl::OkStatus();
+  return trainers_in_turn_ && config_.rollout().enable_sleep() ? services_.policy_trainer->Sleep() : absl::OkStatus();
 }
 
 absl::Status MemoryTurns::RestCritic() {
-  const bool rests = in_turn_ && config_.rollout().enable_sleep() && services_.critic_trainer != nullptr;
+  const bool rests = trainers_in_turn_ && config_.rollout().enable_sleep() && services_.critic_trainer != nullptr;
   return rests ? services_.critic_trainer->Sleep() : absl::OkStatus();
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <future>
 #include <optional>
 
 #include "absl/status/status.h"
@@ -19,11 +18,15 @@ namespace quartet {
 class MemoryTurns {
  public:
   MemoryTurns(const RunConfig& config, Services& services)
-      : config_(config), services_(services), in_turn_(ComputeInTurn(config)) {}
+      : config_(config),
+        services_(services),
+        trainers_in_turn_(TrainersInTurn(config)),
+        forwards_in_turn_(ForwardsInTurn(config)) {}
 
-  // How SideBySide runs what trainers and scorer compute: deferred where they do it in turn.
-  std::launch how() const { return in_turn_ ? std::launch::deferred : std::launch::async; }
-  // Where they do it in turn, after the last of its calls before the other trainer's.
+  // Whether the trainers learn, and save, one after the other; and what is asked of them and of the scorer of a batch.
+  bool trainers_in_turn() const { return trainers_in_turn_; }
+  bool forwards_in_turn() const { return forwards_in_turn_; }
+  // Where the trainers work in turn, after the last of its calls before the other's.
   absl::Status RestPolicy();
   absl::Status RestCritic();
 
@@ -49,7 +52,7 @@ class MemoryTurns {
 
   const RunConfig& config_;
   Services& services_;
-  const bool in_turn_;
+  const bool trainers_in_turn_, forwards_in_turn_;
 };
 
 }  // namespace quartet

@@ -222,7 +222,10 @@ std::vector<std::string> GroupsOverNodes(const RunConfig& c) {
   return found;
 }
 
-bool ComputeInTurn(const RunConfig& c) {
+namespace {
+
+// Whether two of `services` work one after the other.
+bool InTurn(const RunConfig& c, const std::vector<std::string>& services) {
   const absl::StatusOr<std::map<std::string, Places>> placed = PlaceRanks(c);
   if (!placed.ok()) return false;
   struct Taken {
@@ -230,8 +233,7 @@ bool ComputeInTurn(const RunConfig& c) {
     bool several_ranks = false;
   };
   std::map<std::pair<int, int>, Taken> taken;  // by node and GPU
-  for (const std::string& service : PpoServices(c)) {
-    if (service == "rollout" || (service == "scorer" && !ReferenceOf(c).has_value())) continue;
+  for (const std::string& service : services) {
     const Places& places = placed->at(service);
     std::set<std::pair<int, int>> own;
     for (const RankPlace& place : places) own.emplace(place.node, place.gpu);
@@ -246,6 +248,17 @@ bool ComputeInTurn(const RunConfig& c) {
     const bool collectives_wait = there.several_ranks && place.second >= 0 && c.has_cluster();
     return there.services > 1 && (c.rollout().enable_sleep() || collectives_wait);
   });
+}
+
+}  // namespace
+
+bool TrainersInTurn(const RunConfig& c) { return UsesCritic(c) && InTurn(c, {"policy_trainer", "critic_trainer"}); }
+
+bool ForwardsInTurn(const RunConfig& c) {
+  std::vector<std::string> services = {"policy_trainer"};
+  if (UsesCritic(c)) services.emplace_back("critic_trainer");
+  if (ReferenceOf(c).has_value()) services.emplace_back("scorer");
+  return InTurn(c, services);
 }
 
 }  // namespace quartet

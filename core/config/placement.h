@@ -34,10 +34,12 @@ absl::StatusOr<std::map<std::string, std::vector<RankPlace>>> PlaceRanks(const R
 // are not each on the GPUs of one node of the cluster.
 std::vector<std::string> GroupsOverNodes(const RunConfig& config);
 
-// Whether trainers, and the scorer for the reference, compute one after the other: where two of them have a GPU of the
-// cluster in common, and one is of several ranks, whose collectives would wait for the other's kernels; or where memory
-// is held in turn (rollout.enable_sleep), on CPUs, too, where two have a host in common. Of a configuration that
-// PlaceRanks places; false of others.
-bool ComputeInTurn(const RunConfig& config);
+// Whether the policy's and the critic's trainer compute one after the other: where they have a GPU of the cluster in
+// common, and one is of several ranks, whose collectives would wait for the other's kernels; or where memory is held in
+// turn (rollout.enable_sleep), on CPUs, too, where they have a host in common. Of a configuration that PlaceRanks
+// places; false of others.
+bool TrainersInTurn(const RunConfig& config);
+// The same of any two of them and of the scorer for the reference, where it has a model for that.
+bool ForwardsInTurn(const RunConfig& config);
 
 }  // namespace quartet

@@ -155,11 +155,11 @@ TEST(GroupsOverNodes, AreNamedWithTheirRanks) {
   EXPECT_THAT(found(2, 8, {"rollout.tensor_parallel_size=4", "actor.shard_size=8"}), testing::IsEmpty());
 }
 
-TEST(ComputeInTurn, WhereTrainersOfSeveralRanksHaveAGpuInCommon) {
+TEST(ForwardsInTurn, WhereTrainersOfSeveralRanksHaveAGpuInCommon) {
   const auto in_turn = [](int nodes, int gpus, const Strings& more) {
     const auto config = OnCluster(nodes, gpus, more);
     EXPECT_TRUE(config.ok()) << config.status();
-    return config.ok() && ComputeInTurn(*config);
+    return config.ok() && ForwardsInTurn(*config);
   };
   const Strings apart = {"services.rollout.num_gpus_per_node=2", "services.policy_trainer.num_gpus_per_node=2",
                          "services.critic_trainer.num_gpus_per_node=2", "services.scorer.num_gpus_per_node=2"};
@@ -175,11 +175,27 @@ TEST(ComputeInTurn, WhereTrainersOfSeveralRanksHaveAGpuInCommon) {
   EXPECT_FALSE(in_turn(1, 2, elsewhere));
 }
 
-TEST(ComputeInTurn, OnCpusOnlyWhereMemoryIsHeldInTurn) {
+TEST(TrainersInTurn, WhereTheyThemselvesShareAPlace) {
+  const auto in_turn = [](const Strings& more) {
+    const auto config = OnCluster(1, 4, more);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() && TrainersInTurn(*config);
+  };
+  EXPECT_TRUE(in_turn({}));
+  // The policy's with the scorer, the critic apart.
+  const Strings critic_apart = {"services.policy_trainer.num_gpus_per_node=2", "services.policy_trainer.gpu_share=0.5",
+                                "services.scorer.num_gpus_per_node=2",         "services.scorer.gpu_share=0.5",
+                                "services.critic_trainer.num_gpus_per_node=2", "services.rollout.device=cpu"};
+  EXPECT_FALSE(in_turn(critic_apart));
+  EXPECT_TRUE(ForwardsInTurn(*OnCluster(1, 4, critic_apart)));
+  EXPECT_FALSE(in_turn({"algorithm.advantage_estimator=rloo"}));
+}
+
+TEST(ForwardsInTurn, OnCpusOnlyWhereMemoryIsHeldInTurn) {
   const auto in_turn = [](const Strings& overrides) {
     const auto config = LoadRunConfig("", overrides, "");
     EXPECT_TRUE(config.ok()) << config.status();
-    return config.ok() && ComputeInTurn(*config);
+    return config.ok() && ForwardsInTurn(*config);
   };
   EXPECT_FALSE(in_turn({"services.policy_trainer.ranks=2"}));
   EXPECT_TRUE(in_turn({"rollout.enable_sleep=true"}));

@@ -31,9 +31,9 @@ constexpr std::array<std::array<const char*, kNumMemoryCategories>, kNumMemoryTi
         "zero_stage: 2 or 3 with more ranks",
     },
     {
-        "more ranks",
-        "more ranks",
-        "more ranks, ema_decay: 0",
+        "more ranks, offload_param: false",
+        "more ranks, adam_offload: false",
+        "more ranks, adam_offload: false, sleep_offload: false, ema_decay: 0",
         "more ranks",
         "activation_offload: false, a smaller micro_train_batch_size or max_tokens_per_micro_batch",
         "a smaller micro_train_batch_size or max_tokens_per_micro_batch",

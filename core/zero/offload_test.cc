@@ -136,7 +136,10 @@ TEST(TrainableModel, LearnsTheSameWhereItsStateWaitsInHostMemoryBetweenSteps) {
       std::vector<std::vector<at::Tensor>> states(2);
       for (const bool offload : {false, true}) {
         Ledger ledger;
+        options.begins_offloaded = offload;
         auto model = LoadOrDie(folder, options, group, ledger);
+        EXPECT_EQ(ledger.peak(MemoryCategory::kOptimizer) == 0, offload);
+        EXPECT_EQ(ledger.peak(MemoryCategory::kGradients) == 0, offload);
         for (int step = 0; step < 3; ++step) {
           losses[offload].push_back(Accumulate(*model, kFewSequences, 1));
           model->Step(1e-3, 1);

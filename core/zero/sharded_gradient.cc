@@ -22,10 +22,10 @@ at::Tensor View(const at::Tensor& flat, const FlatGroup& layout, const Parameter
 
 }  // namespace
 
-ShardedGradient::ShardedGradient(ShardedModel::Impl* model, bool no_sync)
+ShardedGradient::ShardedGradient(ShardedModel::Impl* model, bool no_sync, bool released)
     : model_(model), no_sync_(no_sync), to_host_(model->options.device) {
   open_.resize(model->flat.size());
-  Allocate();
+  if (!released) Allocate();
 }
 
 void ShardedGradient::Allocate() {

@@ -18,8 +18,8 @@ namespace quartet {
 class ShardedGradient {
  public:
   // `model` must outlive this. With `no_sync` micro-batches are added up whole on every rank, and reduced by
-  // FinishSync.
-  ShardedGradient(ShardedModel::Impl* model, bool no_sync);
+  // FinishSync. `released`: it begins as Release leaves it.
+  ShardedGradient(ShardedModel::Impl* model, bool no_sync, bool released);
   // After an error: waits for what is under way, whatever becomes of it.
   ~ShardedGradient();
 

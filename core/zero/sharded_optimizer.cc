@@ -11,8 +11,10 @@
 
 namespace quartet {
 
-ShardedOptimizer::ShardedOptimizer(ShardedModel::Impl* model, std::shared_ptr<const Optimizer> optimizer)
-    : model_(model), optimizer_(std::move(optimizer)), state_tier_(model->shard_tier()), state_(NewState(state_tier_)) {
+ShardedOptimizer::ShardedOptimizer(ShardedModel::Impl* model, std::shared_ptr<const Optimizer> optimizer,
+                                   MemoryTier tier)
+    : model_(model), optimizer_(std::move(optimizer)), state_tier_(tier), state_(NewState(tier)) {
+  if (tier != model->shard_tier()) Keep();
   for (int g = 0; g < static_cast<int>(model->flat.size()); ++g) {
     const auto& parameters = model->layout.groups[g].parameters;
     const FlatGroup& flat = model->flat[g];
@@ -71,9 +73,13 @@ void ShardedOptimizer::MoveStateTo(MemoryTier tier) {
   for (size_t s = 0; s < state_.size(); ++s) {
     for (size_t g = 0; g < state_[s].size(); ++g) moved[s][g].copy_(state_[s][g]);
   }
-  if (tier == MemoryTier::kHost && model_->host_is_apart()) pinned_ = moved;
   state_ = std::move(moved);
   state_tier_ = tier;
+  if (tier == MemoryTier::kHost) Keep();
+}
+
+void ShardedOptimizer::Keep() {
+  if (model_->host_is_apart()) pinned_ = state_;
 }
 
 std::vector<NamedState> ShardedOptimizer::state(int group) const {

@@ -15,8 +15,8 @@ namespace quartet {
 
 class ShardedOptimizer {
  public:
-  // `model` must outlive this.
-  ShardedOptimizer(ShardedModel::Impl* model, std::shared_ptr<const Optimizer> optimizer);
+  // `model` must outlive this. The state is in `tier` at first.
+  ShardedOptimizer(ShardedModel::Impl* model, std::shared_ptr<const Optimizer> optimizer, MemoryTier tier);
 
   // One update of the model's shards by `gradients / divisor`, laid out alike.
   void Step(const std::vector<at::Tensor>& gradients, double divisor, double learning_rate);
@@ -35,6 +35,7 @@ class ShardedOptimizer {
   using State = std::vector<std::vector<at::Tensor>>;  // as optimizer_->state() has it, then by group
 
   State NewState(MemoryTier tier) const;  // zero
+  void Keep();                            // the state's memory, which is the host's, as pinned_
 
   ShardedModel::Impl* const model_;
   const std::shared_ptr<const Optimizer> optimizer_;

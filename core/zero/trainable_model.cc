@@ -74,9 +74,10 @@ absl::StatusOr<std::unique_ptr<TrainableModel>> TrainableModel::Load(
   // Whatever happens to this rank, all meet before the first micro-batch.
   absl::Status mine;
   try {
-    impl->gradient = std::make_unique<ShardedGradient>(impl->trained, options.no_sync);
+    impl->gradient = std::make_unique<ShardedGradient>(impl->trained, options.no_sync, options.begins_offloaded);
     impl->optimizer = std::make_unique<ShardedOptimizer>(
-        impl->trained, options.optimizer == nullptr ? MakeOptimizer(TrainerConfig()) : options.optimizer);
+        impl->trained, options.optimizer == nullptr ? MakeOptimizer(TrainerConfig()) : options.optimizer,
+        options.begins_offloaded ? MemoryTier::kHost : impl->trained->shard_tier());
     if (options.ema_decay != 0) impl->average = std::make_unique<WeightsAverage>(impl->trained, options.ema_decay);
     if (impl->sharded->world->rank() == 0 && !options.model.device.is_meta()) {
       const absl::StatusOr<std::string> folder = TokenizerFolder(impl->trained->folder);

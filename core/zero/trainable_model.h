@@ -32,6 +32,8 @@ struct TrainableModelOptions {
   bool activation_offload = false;
   // Micro-batches are added up whole on each rank, in fp32, and reduced by Step: less traffic for more memory.
   bool no_sync = false;
+  // It begins as OffloadState leaves it.
+  bool begins_offloaded = false;
   // Above 0, and below 1: an exponential moving average of the weights over steps is kept, in host memory.
   double ema_decay = 0;
 };

@@ -47,7 +47,7 @@ class PpoLoop {
                        config_.algorithm().kl().kl_horizon()),
         memory_(config_, run.services),
         annotator_(config_, run.services, memory_, run.view),
-        checkpoints_(run) {}
+        checkpoints_(run, memory_) {}
 
   absl::StatusOr<PpoSummary> Run();
 
@@ -362,6 +362,8 @@ absl::Status PpoLoop::TakeRequests() {
                                          .policy_version = policy_version_,
                                          .published = published_,
                                          .checkpoint = checkpoint}));
+  // They have been asked for what they compute, or are new.
+  QUARTET_RETURN_IF_ERROR(memory_.RestTrainers());
   run_.view.End();
   return absl::OkStatus();
 }

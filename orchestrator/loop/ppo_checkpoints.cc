@@ -23,7 +23,7 @@ LoopState StartOf(const PpoRun& run) {
   return start;
 }
 
-PpoCheckpoints::PpoCheckpoints(const PpoRun& run) : run_(run) {
+PpoCheckpoints::PpoCheckpoints(const PpoRun& run, MemoryTurns& memory) : run_(run), memory_(memory) {
   if (run.resume.has_value()) last_policy_ = absl::StrCat("checkpoints/", CheckpointId(run.resume->step), "/policy");
 }
 
@@ -42,11 +42,17 @@ absl::StatusOr<SavedStates> PpoCheckpoints::AskForStates(int64_t steps_done) {
   const bool save_optimizer = run_.config.train().save_optimizer() || (run_.ends_continuable && !run_.ending().ok());
   // The critic is of use only to a run that goes on.
   double ignored_seconds = 0;
-  auto critic_future = SideBySide(&ignored_seconds, [&]() -> absl::StatusOr<SaveCheckpointReply> {
+  const auto save_critic = [&]() -> absl::StatusOr<SaveCheckpointReply> {
     if (!save_optimizer || !UsesCritic(run_.config)) return SaveCheckpointReply();
     return run_.services.critic_trainer->SaveCheckpoint(step, id, save_optimizer);
-  });
+  };
+  const bool in_turn = memory_.trainers_in_turn();
+  auto critic_future = SideBySide(&ignored_seconds, save_critic, in_turn);
   const auto policy_done = run_.services.policy_trainer->SaveCheckpoint(step, id, save_optimizer);
+  if (in_turn) {
+    const absl::Status rested = policy_done.ok() ? memory_.RestPolicy() : policy_done.status();
+    if (!rested.ok()) return run_.folder.GiveUpCheckpoint(id, {rested});
+  }
   const auto critic_done = critic_future.get();
   if (!policy_done.ok() || !critic_done.ok()) {
     return run_.folder.GiveUpCheckpoint(id, {policy_done.status(), critic_done.status()});

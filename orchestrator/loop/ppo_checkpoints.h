@@ -30,13 +30,13 @@ struct SavedStates {
   SaveCheckpointReply policy, critic;
 };
 
-// One thread. `run` outlives it.
+// One thread. What it is made with outlives it.
 class PpoCheckpoints {
  public:
-  explicit PpoCheckpoints(const PpoRun& run);
+  PpoCheckpoints(const PpoRun& run, MemoryTurns& memory);
 
-  // Has policy and critic saved side by side, shown on the live line as their folder grows; with the states of their
-  // optimizers where train.save_optimizer says so, or the run ends by it and is to be continued. Metrics:
+  // Has policy and critic saved, side by side or in turn, shown on the live line as their folder grows; with the states
+  // of their optimizers where train.save_optimizer says so, or the run ends by it and is to be continued. Metrics:
   // time/checkpoint. FAILED_PRECONDITION where a trainer has saved elsewhere than below the orchestrator's run_dir.
   absl::StatusOr<SavedStates> SaveStates(int64_t steps_done, Metrics* metrics);
 
@@ -56,6 +56,7 @@ class PpoCheckpoints {
   absl::StatusOr<SavedStates> AskForStates(int64_t steps_done);
 
   const PpoRun& run_;
+  MemoryTurns& memory_;
   int64_t last_step_ = 0;
   int64_t last_bytes_ = 0;
   std::string last_policy_;

@@ -86,7 +86,7 @@ TEST_F(PpoTest, HasRolloutAndTrainersHoldTheirMemoryInTurn) {
        "policy_trainer.Sleep", "critic_trainer.Update", "policy_trainer.Publish"});
   add(wakes);
   add({"rollout.BeginUpdate", "rollout.CommitUpdate", "rollout.Resume", "policy_trainer.SaveCheckpoint",
-       "policy_trainer.Sleep", "critic_trainer.Sleep"});
+       "policy_trainer.Sleep", "policy_trainer.Sleep", "critic_trainer.Sleep"});
   EXPECT_EQ(calls, expected);
 }
 

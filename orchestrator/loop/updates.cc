@@ -167,9 +167,11 @@ absl::Status Updates::Run(int64_t step, const std::vector<Experience>& batch, do
     return Update(*config_, "critic", *services_->critic_trainer, step, critic_header, batch, CriticArrays(),
                   &*critic_);
   };
-  auto policy_future = SideBySide(&policy_seconds, update_policy, memory_->how());
-  auto critic_future = SideBySide(&critic_seconds, update_critic, memory_->how());
+  const bool in_turn = memory_->trainers_in_turn();
+  auto policy_future = SideBySide(&policy_seconds, update_policy, in_turn);
+  auto critic_future = SideBySide(&critic_seconds, update_critic, in_turn);
   const auto policy_done = policy_future.get();
+  if (in_turn) QUARTET_RETURN_IF_ERROR(policy_done.status());
   const auto critic_done = critic_future.get();
   QUARTET_ASSIGN_OR_RETURN(const Result policy, policy_done);
   QUARTET_ASSIGN_OR_RETURN(const Result critic, critic_done);

@@ -8,11 +8,11 @@
 
 namespace quartet {
 
-// Runs `work` on a thread of its own, or, where `how` is std::launch::deferred, on the caller's as soon as the future
-// is asked for what comes of it; the seconds it took are in *seconds when the future is ready.
+// Runs `work` on a thread of its own, or, `in_turn`, on the caller's as soon as the future is asked for what comes of
+// it; the seconds it took are in *seconds when the future is ready.
 template <typename Work>
-auto SideBySide(double* seconds, Work work, std::launch how = std::launch::async) {
-  return std::async(how, [seconds, work = std::move(work)] {
+auto SideBySide(double* seconds, Work work, bool in_turn = false) {
+  return std::async(in_turn ? std::launch::deferred : std::launch::async, [seconds, work = std::move(work)] {
     const Stopwatch stopwatch;
     auto result = work();
     *seconds = stopwatch.Seconds();

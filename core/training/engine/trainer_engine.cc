@@ -43,6 +43,7 @@ TrainableModelOptions TrainerOptions(const TrainerConfig& config, HeadKind head,
   options.model.offload_param = config.offload_param();
   options.activation_offload = config.activation_offload();
   options.no_sync = config.no_sync();
+  options.begins_offloaded = config.sleep_offload();
   options.ema_decay = config.ema_decay();
   return options;
 }

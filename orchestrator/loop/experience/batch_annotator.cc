@@ -94,7 +94,8 @@ absl::Status BatchAnnotator::Annotate(int64_t step, std::vector<Experience>* bat
   using Values = std::vector<std::vector<float>>;
   double reference_seconds = 0, values_seconds = 0, log_probs_seconds = 0;
   // What the run does not use stays empty.
-  const auto start = [this](double* seconds, auto work) { return SideBySide(seconds, work, memory_.how()); };
+  const bool in_turn = memory_.forwards_in_turn();
+  const auto start = [in_turn](double* seconds, auto work) { return SideBySide(seconds, work, in_turn); };
   auto values = start(&values_seconds, [&]() -> absl::StatusOr<Values> {
     if (!UsesCritic(config_)) return Values(sequences.size());
     QUARTET_ASSIGN_OR_RETURN(Values all, services_.critic_trainer->Values(sequences));
@@ -110,9 +111,11 @@ absl::Status BatchAnnotator::Annotate(int64_t step, std::vector<Experience>* bat
   });
   const std::vector<size_t> first = RecomputedAtFirst(config_.algorithm(), step, batch->size());
   auto log_probs = start(&log_probs_seconds, [&] { return Recompute(*batch, first); });
-  // All are waited for before any error is returned: they use what lies on this stack.
+  // All that has begun is waited for before any error is returned: it uses what lies on this stack.
   auto values_done = values.get();
+  if (in_turn) QUARTET_RETURN_IF_ERROR(values_done.status());
   auto reference_done = reference.get();
+  if (in_turn) QUARTET_RETURN_IF_ERROR(reference_done.status());
   auto log_probs_done = log_probs.get();
   QUARTET_RETURN_IF_ERROR(values_done.status());
   QUARTET_RETURN_IF_ERROR(reference_done.status());
