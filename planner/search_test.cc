@@ -55,18 +55,12 @@ TEST(PlanSearch, EachSuggestionFitsWhenItIsPlannedAgain) {
 TEST(PlanSearch, FindsSeveralChangesThoughMoreNodesWouldDoAlone) {
   const std::string model = NewModel();
   Planner planner(kServiceNames, {});
-  // What trainers that sleep already leave, less what updates on the host save.
-  const std::vector<std::string> asleep = {"rollout.enable_sleep=true", "actor.sleep_offload=true",
-                                           "critic.sleep_offload=true", "cluster.num_gpus_per_node=2"};
-  std::vector<std::string> updated_there = asleep;
-  for (const char* section : {"actor", "critic"}) {
-    updated_there.push_back(std::string(section) + ".sleep_offload=false");
-    updated_there.push_back(std::string(section) + ".adam_offload=true");
-  }
-  updated_there.emplace_back("rollout.kv_cache_bytes=67108864");
-  const auto fits = planner.MakePlan(OnGpus(model, int64_t{1} << 40, updated_there));
+  const auto fits = planner.MakePlan(OnGpus(
+      model, int64_t{1} << 40,
+      {"rollout.enable_sleep=true", "actor.sleep_offload=true", "critic.sleep_offload=true",
+       "reference.offload_param=true", "rollout.kv_cache_bytes=67108864", "rollout.max_num_batched_tokens=256"}));
   ASSERT_TRUE(fits.ok()) << fits.status();
-  const RunConfig config = OnGpus(model, RoomyFor(fits->devices[0].bytes), asleep);
+  const RunConfig config = OnGpus(model, RoomyFor(fits->devices[0].bytes), {});
   const auto plan = planner.MakePlan(config);
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_GT(plan->excess(), 0);
