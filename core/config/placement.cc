@@ -208,7 +208,7 @@ std::vector<std::string> GroupsOverNodes(const RunConfig& c) {
       return;
     }
   };
-  for (const std::string& service : PpoServices(c)) {
+  for (const std::string& service : kServiceNames) {
     const TrainerNames* const trainer = FindTrainer(service);
     const int shard = trainer == nullptr ? 0 : TrainerOf(c, trainer->section).shard_size();
     // All ranks are what it is without it.

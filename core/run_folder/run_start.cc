@@ -100,8 +100,8 @@ absl::Status CheckBeginning(const RunConfig& before, const RunConfig& now, const
     const std::string& given = TrainerOf(now, section).load_checkpoint();
     if (given.empty() || given == TrainerOf(before, section).load_checkpoint()) continue;
     std::error_code error;
-    if (std::filesystem::equivalent(given, absl::StrCat(checkpoint, "/", state), error))
-      continue;  // which it goes on with
+    // What it goes on with.
+    if (std::filesystem::equivalent(given, absl::StrCat(checkpoint, "/", state), error)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(section, ".load_checkpoint: ", given, " would have no effect: the run in ", now.run_dir(),
                      " goes on with the state of its newest checkpoint, ", checkpoint,

@@ -96,8 +96,7 @@ class TrainableModel {
   void Restore(int64_t steps);
 
   // The gradient so far, laid out as trained().shard(group) is. What Step itself still sums over ranks (all of it at
-  // stage 0 and with no_sync; replicas) is not yet in it. Not
-  // between OffloadState and the next micro-batch.
+  // stage 0 and with no_sync; replicas) is not yet in it. Not between OffloadState and the next micro-batch.
   const at::Tensor& gradient(int group) const;
 
   // Writes a Hugging Face folder (of adapters one of theirs, with the tokenizer of TokenizerFolder): config.json and
