@@ -52,7 +52,7 @@ struct PagedKernelArgs {
   const AttentionMerge* merges;
   int32_t num_merges;
   const int32_t* tables;
-  // Of each part, key/value head and row, kNarrowRows of these: the sum of values [d]; the largest score, as a power of
+  // Of each part, key/value head and row, narrow_rows of these: the sum of values [d]; the largest score, as a power of
   // two, and the sum of 2^(score - largest).
   float* part_sums;
   float* part_scores;  // two of them

@@ -7,8 +7,12 @@
 namespace quartet {
 namespace {
 
-// No part has fewer keys, unless all together are fewer: below this the merge costs more than it gains.
-constexpr int64_t kLeastPartKeys = 256;
+// The keys that a part has about, where there are no more than kMostParts of them: of twice as many a batch of few
+// sequences would wait for one block's loop, of half as many a large batch would compute merges for nothing.
+constexpr int64_t kUsualPartKeys = 512;
+constexpr int64_t kMostParts = 32;
+// Items of all key/value heads, each a block of threads. Empty ones take some microseconds a layer, all together.
+constexpr int64_t kReservedBlocks = 8192;
 
 }  // namespace
 
@@ -16,8 +20,12 @@ bool TilesFit(int64_t head_dim, int64_t group) {
   return head_dim % 8 == 0 && head_dim <= kMostHeadDim && group <= kNarrowRows;
 }
 
+int64_t PartsOf(int64_t keys) {
+  return std::clamp<int64_t>((keys + kUsualPartKeys / 2) / kUsualPartKeys, 1, kMostParts);
+}
+
 PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChunk>& chunks, int64_t heads,
-                             int64_t kv_heads, int64_t wanted) {
+                             int64_t kv_heads) {
   const int64_t group = heads / kv_heads;
   PagedPlan plan;
   std::vector<AttentionItem> narrow, wide;
@@ -41,11 +49,9 @@ PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChun
     }
     row += chunk.count;
   }
-  const int64_t items = static_cast<int64_t>(narrow.size() + wide.size()) * kv_heads;
-  const int64_t cuts = items == 0 ? 1 : CeilDivide(wanted, items);
   for (const AttentionItem& item : narrow) {
     plan.narrow_rows = std::max(plan.narrow_rows, item.tokens * static_cast<int32_t>(group));
-    const int64_t parts = std::min<int64_t>(cuts, item.end / kLeastPartKeys);
+    const int64_t parts = PartsOf(item.end);
     if (parts <= 1) {
       plan.items.push_back(item);
       continue;
@@ -67,15 +73,14 @@ PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChun
   return plan;
 }
 
-DecodePlanSize LargestDecodePlan(int64_t block_size, int64_t chunks, int64_t kv_heads, int64_t longest,
-                                 int64_t wanted) {
-  const int64_t parts = std::min(CeilDivide(wanted, chunks * kv_heads), longest / kLeastPartKeys);
-  DecodePlanSize most;
-  most.items = chunks * std::max<int64_t>(1, parts);
-  most.merges = parts > 1 ? chunks : 0;
-  most.parts = parts > 1 ? most.items : 0;
-  most.tables = chunks * CeilDivide(longest, block_size);
-  return most;
+DecodePlanSize ReservedDecodePlan(int64_t block_size, int64_t chunks, int64_t kv_heads, int64_t longest) {
+  const int64_t parts = PartsOf(longest);
+  DecodePlanSize size;
+  size.items = std::min(chunks * parts, std::max(2 * chunks, kReservedBlocks / kv_heads));
+  size.merges = parts > 1 ? chunks : 0;
+  size.parts = parts > 1 ? size.items : 0;
+  size.tables = chunks * CeilDivide(longest, block_size);
+  return size;
 }
 
 void FillUp(const DecodePlanSize& size, PagedPlan* plan) {

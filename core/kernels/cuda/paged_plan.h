@@ -9,9 +9,6 @@
 
 namespace quartet {
 
-// Enough work for the multiprocessors of the largest GPUs, twice over.
-inline constexpr int64_t kWantedItems = 264;
-
 struct PagedPlan {
   std::vector<AttentionItem> items;  // narrow ones first
   int32_t num_narrow = 0;
@@ -24,10 +21,13 @@ struct PagedPlan {
 // Whether items can compute heads of this size, `group` of which share a key/value head.
 bool TilesFit(int64_t head_dim, int64_t group);
 
-// The chunks' tokens lie end to end. Where there are fewer items than `wanted` (of all key/value heads together), keys
-// of narrow ones are cut into parts.
+// How many parts `keys` keys of a narrow item are cut into. It follows from them alone: what is computed beside a
+// sequence changes no bit of its attention, and one long sequence among short ones keeps none of them waiting.
+int64_t PartsOf(int64_t keys);
+
+// The chunks' tokens lie end to end.
 PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChunk>& chunks, int64_t heads,
-                             int64_t kv_heads, int64_t wanted);
+                             int64_t kv_heads);
 
 // The numbers of what a plan has.
 struct DecodePlanSize {
@@ -37,8 +37,10 @@ struct DecodePlanSize {
   int64_t tables = 0;  // elements
 };
 
-// At most, of `chunks` chunks of one token, where no sequence is longer than `longest`.
-DecodePlanSize LargestDecodePlan(int64_t block_size, int64_t chunks, int64_t kv_heads, int64_t longest, int64_t wanted);
+// The room that a recorded forward keeps for `chunks` chunks of one token, where no sequence is longer than `longest`.
+// A plan of more items finds none: so much attention takes longer than launching kernels one by one would add, and
+// room for it would start blocks that compute nothing in every other step.
+DecodePlanSize ReservedDecodePlan(int64_t block_size, int64_t chunks, int64_t kv_heads, int64_t longest);
 
 // Adds narrow items and merges of no tokens, which compute nothing, to a plan without wide ones, up to these numbers.
 void FillUp(const DecodePlanSize& size, PagedPlan* plan);

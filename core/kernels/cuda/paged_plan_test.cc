@@ -20,7 +20,8 @@ struct Chunk {
 };
 
 struct Case {
-  int64_t block_size, kv_heads, group, head_dim, wanted;
+  int64_t block_size, kv_heads, group, head_dim;
+  bool cuts;
   std::vector<Chunk> chunks;
 };
 
@@ -28,13 +29,13 @@ class PagedItems : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(
     Shapes, PagedItems,
     ::testing::Values(
-        Case{16, 3, 3, 64, 1, {{0, 37}, {0, 16}, {36, 1}, {100, 1}}},   // prompts beside tokens that decode
-        Case{16, 2, 7, 128, 1, {{50, 30}, {0, 1}, {63, 2}, {64, 64}}},  // chunks in the middle, edges of tiles
-        Case{32, 1, 1, 80, 1, {{5, 70}, {200, 17}, {0, 16}}},           // a head that fills no whole sixteens
-        Case{16, 2, 4, 256, 1, {{10, 20}, {77, 1}}},                    // the widest head
-        Case{16, 1, 16, 24, 1, {{3, 9}, {0, 1}}},                       // as many heads as share one
-        Case{16, 2, 3, 64, 1000, {{2000, 1}, {511, 1}, {512, 5}, {9, 1}, {300, 40}}},  // keys in parts
-        Case{16, 1, 5, 16, 7, {{1700, 3}, {600, 1}}}),
+        Case{16, 3, 3, 64, false, {{0, 37}, {0, 16}, {36, 1}, {100, 1}}},   // prompts beside tokens that decode
+        Case{16, 2, 7, 128, false, {{50, 30}, {0, 1}, {63, 2}, {64, 64}}},  // chunks in the middle, edges of tiles
+        Case{32, 1, 1, 80, false, {{5, 70}, {200, 17}, {0, 16}}},           // a head that fills no whole sixteens
+        Case{16, 2, 4, 256, false, {{10, 20}, {77, 1}}},                    // the widest head
+        Case{16, 1, 16, 24, false, {{3, 9}, {0, 1}}},                       // as many heads as share one
+        Case{16, 2, 3, 64, true, {{2000, 1}, {766, 1}, {767, 5}, {9, 1}, {300, 40}}},  // keys in parts
+        Case{16, 1, 5, 16, true, {{1700, 3}, {20000, 1}, {600, 1}}}),
     [](const auto& info) { return "Case" + std::to_string(info.index); });
 
 TEST_P(PagedItems, GiveTheAttentionOfTheirSequences) {
@@ -72,10 +73,11 @@ TEST_P(PagedItems, GiveTheAttentionOfTheirSequences) {
     }
   }
 
-  const PagedPlan plan = PlanPagedAttention(S, chunks, H, K, c.wanted);
-  EXPECT_EQ(c.wanted > 1, !plan.merges.empty());
+  const PagedPlan plan = PlanPagedAttention(S, chunks, H, K);
+  EXPECT_EQ(c.cuts, !plan.merges.empty());
   std::vector<uint16_t> out(T * H * d, 0x7fc0);
-  std::vector<float> part_sums(plan.parts * K * kNarrowRows * d), part_scores(plan.parts * K * kNarrowRows * 2);
+  std::vector<float> part_sums(plan.parts * K * plan.narrow_rows * d),
+      part_scores(plan.parts * K * plan.narrow_rows * 2);
   PagedKernelArgs args = {};
   args.q = q.data();
   args.q_stride = H * d;
@@ -136,34 +138,75 @@ TEST_P(PagedItems, GiveTheAttentionOfTheirSequences) {
   }
 }
 
-TEST(PagedPlan, CutsNothingWhereThereIsEnoughToDo) {
-  std::vector<int32_t> blocks(1000, 0);
-  const std::vector<AttentionChunk> chunks(40, {blocks.data(), 9000, 1});
-  const PagedPlan plan = PlanPagedAttention(16, chunks, 32, 8, 300);
-  EXPECT_EQ(plan.items.size(), 40);
-  EXPECT_TRUE(plan.merges.empty());
+// Items of the token at `position`, decoded beside others at `beside`.
+std::vector<AttentionItem> ItemsOf(int32_t position, const std::vector<int64_t>& beside) {
+  static const std::vector<int32_t> blocks(200000 / 16, 0);
+  std::vector<AttentionChunk> chunks = {{blocks.data(), position, 1}};
+  for (const int64_t other : beside) chunks.push_back({blocks.data(), other, 1});
+  std::vector<AttentionItem> items = PlanPagedAttention(16, chunks, 32, 8).items;
+  std::erase_if(items, [](const AttentionItem& item) { return item.row != 0; });
+  return items;
 }
 
-// Of any lengths up to the longest: what is recorded for the largest plan has room for all.
+TEST(PagedPlan, CutsTheKeysOfASequenceWhateverIsBesideIt) {
+  for (const int32_t position : {0, 511, 766, 767, 5000, 16383, 131071}) {
+    const std::vector<AttentionItem> alone = ItemsOf(position, {});
+    const std::vector<AttentionItem> beside = ItemsOf(position, std::vector<int64_t>(255, 9000));
+    ASSERT_EQ(alone.size(), beside.size());
+    int32_t seen = 0;
+    for (size_t i = 0; i < alone.size(); ++i) {
+      EXPECT_EQ(alone[i].begin, seen);
+      EXPECT_EQ(beside[i].begin, alone[i].begin);
+      EXPECT_EQ(beside[i].end, alone[i].end);
+      seen = alone[i].end;
+    }
+    EXPECT_EQ(seen, position + 1);
+  }
+}
+
+TEST(PagedPlan, LetsNoBlockLoopOverALongSequence) {
+  const auto longest_part = [](int32_t position) {
+    int32_t most = 0;
+    for (const AttentionItem& item : ItemsOf(position, std::vector<int64_t>(63, 500))) {
+      most = std::max(most, item.end - item.begin);
+    }
+    return most;
+  };
+  EXPECT_LE(longest_part(16383), 512);
+  EXPECT_LE(longest_part(8000), 576);
+  EXPECT_LE(longest_part(700), 701);
+  EXPECT_LE(longest_part(131071), 4096);
+}
+
+// Of any lengths up to the longest: what is reserved has room for all that have not more items.
 TEST(PagedPlan, OfTokensThatDecodeIsAtMostAsLargeAsFilledUp) {
-  std::vector<int32_t> blocks(2000 / 16, 0);
+  std::vector<int32_t> blocks(20000 / 16, 0);
   std::mt19937 random(5);
+  int without_room = 0;
   for (const int64_t kv_heads : {1, 2, 8}) {
     for (const int64_t count : {1, 2, 3, 8, 40, 300}) {
-      for (const int64_t longest : {100, 511, 512, 700, 2000}) {
-        const DecodePlanSize most = LargestDecodePlan(16, count, kv_heads, longest, kWantedItems);
+      for (const int64_t longest : {100, 767, 768, 2000, 20000}) {
+        const DecodePlanSize most = ReservedDecodePlan(16, count, kv_heads, longest);
+        EXPECT_GE(most.items, count);
         bool cut = false;
         for (int i = 0; i < 30; ++i) {
           std::vector<AttentionChunk> chunks;
+          int64_t items = 0;
           for (int64_t c = 0; c < count; ++c) {
             chunks.push_back({blocks.data(), i == 0 ? longest - 1 : static_cast<int64_t>(random() % longest), 1});
+            items += PartsOf(chunks.back().first + 1);
           }
-          PagedPlan plan = PlanPagedAttention(16, chunks, 4 * kv_heads, kv_heads, kWantedItems);
-          ASSERT_LE(plan.items.size(), most.items);
+          PagedPlan plan = PlanPagedAttention(16, chunks, 4 * kv_heads, kv_heads);
+          ASSERT_LE(plan.items.size(), items);
+          cut = cut || !plan.merges.empty();
+          if (items > most.items) {
+            ++without_room;
+            EXPECT_GT(items * kv_heads, 4096) << "there is less to compute";
+            continue;
+          }
           ASSERT_LE(plan.merges.size(), most.merges);
           ASSERT_LE(plan.parts, most.parts);
           ASSERT_LE(plan.tables.size(), most.tables);
-          cut = cut || !plan.merges.empty();
           const PagedPlan before = plan;
           FillUp(most, &plan);
           EXPECT_EQ(plan.items.size(), most.items);
@@ -176,6 +219,7 @@ TEST(PagedPlan, OfTokensThatDecodeIsAtMostAsLargeAsFilledUp) {
       }
     }
   }
+  EXPECT_GT(without_room, 0);
 }
 
 TEST(PagedPlan, KnowsWhatItCannotCut) {

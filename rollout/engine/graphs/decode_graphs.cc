@@ -63,7 +63,7 @@ DecodeGraphs::DecodeGraphs(std::unique_ptr<GraphRecorder> recorder, const KvCach
 
 DecodePlanSize DecodeGraphs::PlanSize(int64_t B) const {
   const PagedCacheLayout& layout = cache_->shape().layout;
-  return LargestDecodePlan(layout.block_size, B, layout.kv_heads, options_.max_model_len, kWantedItems);
+  return ReservedDecodePlan(layout.block_size, B, layout.kv_heads, options_.max_model_len);
 }
 
 std::unique_ptr<RecordedForward> DecodeGraphs::RecordSize(int64_t B) {
@@ -89,17 +89,23 @@ std::unique_ptr<RecordedForward> DecodeGraphs::RecordSize(int64_t B) {
 }
 
 bool DecodeGraphs::Fit(const std::vector<ScheduledChunk>& chunks) const {
-  return !chunks.empty() && static_cast<int64_t>(chunks.size()) <= sizes_.back() &&
-         std::all_of(chunks.begin(), chunks.end(),
-                     [](const ScheduledChunk& chunk) { return chunk.count == 1 && chunk.last; });
+  const auto n = static_cast<int64_t>(chunks.size());
+  if (n == 0 || n > sizes_.back()) return false;
+  int64_t items = 0;
+  for (const ScheduledChunk& chunk : chunks) {
+    if (chunk.count != 1 || !chunk.last) return false;
+    items += PartsOf(chunk.first + 1);
+  }
+  const int64_t B = *std::lower_bound(sizes_.begin(), sizes_.end(), n);
+  return items + B - n <= PlanSize(B).items;
 }
 
 at::Tensor DecodeGraphs::Run(const std::vector<ScheduledChunk>& chunks) {
   QUARTET_CHECK(Fit(chunks)) << chunks.size() << " chunks";
   const auto n = static_cast<int64_t>(chunks.size());
-  const size_t i = std::lower_bound(sizes_.begin(), sizes_.end(), n) - sizes_.begin();
-  Write(chunks, sizes_[i]);
-  return graphs_[i]->Replay().narrow(0, 0, n);
+  const auto size = std::lower_bound(sizes_.begin(), sizes_.end(), n);
+  Write(chunks, *size);
+  return graphs_[size - sizes_.begin()]->Replay().narrow(0, 0, n);
 }
 
 // Returns when the device has it: the next step may write to the host's side.
@@ -113,7 +119,7 @@ void DecodeGraphs::Write(const std::vector<ScheduledChunk>& scheduled, int64_t B
   // Rows of nobody see the one key that they write themselves.
   chunks.resize(static_cast<size_t>(B), {.blocks = &spare_block_, .first = 0, .count = 1});
   const DecodePlanSize size = PlanSize(B);
-  PagedPlan plan = PlanPagedAttention(block_size, chunks, options_.heads, kv_heads, kWantedItems);
+  PagedPlan plan = PlanPagedAttention(block_size, chunks, options_.heads, kv_heads);
   FillUp(size, &plan);
 
   const Places at(B, size);

@@ -40,8 +40,8 @@ class DecodeGraphs {
   DecodeGraphs(std::unique_ptr<GraphRecorder> recorder, const KvCache* cache, const DecodeGraphOptions& options,
                Forward forward, Ledger* ledger);
 
-  // Whether chunks can be computed: each is its sequence's last token, and a number of sequences is recorded that is
-  // large enough.
+  // Whether chunks can be computed: each is its sequence's last token, a number of sequences is recorded that is large
+  // enough, and it has room for the parts that long sequences' keys are cut into (ReservedDecodePlan).
   bool Fit(const std::vector<ScheduledChunk>& chunks) const;
   // The logits after each, [n, V], on the device, until the next call.
   at::Tensor Run(const std::vector<ScheduledChunk>& chunks);

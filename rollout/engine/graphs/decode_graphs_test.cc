@@ -206,6 +206,22 @@ TEST(Steps, ThatAreNotAllOfOneLastTokenDoNotFit) {
   EXPECT_FALSE(decoding.Fit(std::vector<ScheduledChunk>(5, {a, 4, 1, true})));
 }
 
+TEST(Steps, OfMoreKeysThanTheyHaveRoomForDoNotFit) {
+  // Of 32 parts each, where 32 key/value heads have room for 2 a sequence.
+  Decoding decoding({32, 1, 8, 300, 20000});
+  const std::vector<int32_t> blocks(20000 / 16, 0);
+  Sequence lengthy, brief;
+  lengthy.ids = TokenIds(std::vector<int32_t>(19000));
+  brief.ids = TokenIds(std::vector<int32_t>(500));
+  lengthy.blocks = brief.blocks = blocks;
+  std::vector<ScheduledChunk> chunks(300, {&brief, 499, 1, true});
+  EXPECT_TRUE(decoding.Fit(chunks));
+  std::fill_n(chunks.begin(), 9, ScheduledChunk{&lengthy, 18999, 1, true});
+  EXPECT_TRUE(decoding.Fit(chunks)) << "9 x 31 more";
+  std::fill_n(chunks.begin(), 10, ScheduledChunk{&lengthy, 18999, 1, true});
+  EXPECT_FALSE(decoding.Fit(chunks));
+}
+
 TEST(Recordings, StandInTheLedgerWithTheirBuffer) {
   Decoding decoding({2, 2, 8, 4, 100});
   EXPECT_EQ(decoding.ledger().current(MemoryCategory::kActivations), decoding.graphs().bytes());
