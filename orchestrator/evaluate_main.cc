@@ -76,7 +76,7 @@ absl::Status Run(Options& options, TerminalView& view, Cancellation& cancellatio
   if (!options.model.empty()) origins["rollout.pretrain"] = origins["actor.pretrain"] = "--model";
   const absl::Status evaluated = EvaluateModel(
       RunSession(Program::kEvaluate, config, {.launch = options.launch, .origins = origins}, view, cancellation));
-  QUARTET_RETURN_IF_ERROR(options.model.empty() ? evaluated : NamingModelFlag(evaluated));
+  QUARTET_RETURN_IF_ERROR(NamingFlags(!options.model.empty(), evaluated));
   view.Print("done: " + config.run_dir() + "/evaluations.jsonl");
   return absl::OkStatus();
 }

@@ -197,7 +197,7 @@ std::string SleepLines(const RunConfig& config, const Plan& plan) {
 
 std::string GroupLines(const RunConfig& config) {
   std::string text;
-  for (const std::string& group : GroupsOverNodes(config)) absl::StrAppend(&text, "\nWarning: ", group, "\n");
+  for (const std::string& warning : PlacementWarnings(config)) absl::StrAppend(&text, "\nWarning: ", warning, "\n");
   return text;
 }
 

@@ -191,7 +191,25 @@ absl::StatusOr<std::map<std::string, Places>> PlaceRanks(const RunConfig& c) {
   return placed;
 }
 
-std::vector<std::string> GroupsOverNodes(const RunConfig& c) {
+bool RolloutHasGpusAlone(Program program, const RunConfig& c) {
+  const absl::StatusOr<std::map<std::string, Places>> placed = PlaceRanks(c);
+  if (!placed.ok() || !OnCuda(c, "rollout")) return false;
+  std::set<std::pair<int, int>> taken;  // by node and GPU
+  for (const std::string& service : ServicesOf(program, c)) {
+    if (service == "rollout" || !OnCuda(c, service)) continue;
+    // An evaluation clears the penalty, and with it the reference.
+    const auto has_model = [&](const ScoringModel& model) {
+      return !model.is_reference() || program != Program::kEvaluate;
+    };
+    if (service == "scorer" && std::ranges::none_of(ScoringModels(c), has_model)) continue;
+    for (const RankPlace& place : placed->at(service)) taken.emplace(place.node, place.gpu);
+  }
+  return std::ranges::none_of(placed->at("rollout"), [&](const RankPlace& place) {
+    return taken.contains({place.node, place.gpu});
+  });
+}
+
+std::vector<std::string> PlacementWarnings(const RunConfig& c) {
   std::vector<std::string> found;
   const absl::StatusOr<std::map<std::string, Places>> placed = PlaceRanks(c);
   if (!placed.ok() || !c.has_cluster()) return found;
@@ -218,6 +236,12 @@ std::vector<std::string> GroupsOverNodes(const RunConfig& c) {
     if (service == "rollout") {
       look(service, "rollout.tensor_parallel_size", c.rollout().tensor_parallel_size(), "each layer's sums go");
     }
+  }
+  if (c.rollout().enable_sleep() && RolloutHasGpusAlone(Program::kPpo, c)) {
+    found.emplace_back(
+        "rollout.enable_sleep is true, and no other service has a model on the rollout's GPUs: each step waits for it "
+        "to "
+        "give memory back that nobody takes, and to take it again; leave it out, or let services share GPUs");
   }
   return found;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/config/programs.h"
 #include "proto/run_config.pb.h"
 
 namespace quartet {
@@ -30,9 +31,13 @@ int RanksAskedFor(const ServicePlacement& service);
 // of, and there on the GPUs with the least left. INVALID_ARGUMENT where there are not enough, which says what is free.
 absl::StatusOr<std::map<std::string, std::vector<RankPlace>>> PlaceRanks(const RunConfig& config);
 
-// A sentence for each field whose groups of neighbouring ranks (rollout.tensor_parallel_size, shard_size of trainers)
-// are not each on the GPUs of one node of the cluster.
-std::vector<std::string> GroupsOverNodes(const RunConfig& config);
+// Whether the rollout is on GPUs that no other service which `program` drives has a model on. Without a cluster all
+// services on GPUs are taken to be on the same.
+bool RolloutHasGpusAlone(Program program, const RunConfig& config);
+
+// Of a PPO run, a sentence for each field whose groups of neighbouring ranks (rollout.tensor_parallel_size, shard_size
+// of trainers) are not each on the GPUs of one node of the cluster, and for a rollout that sleeps for nobody.
+std::vector<std::string> PlacementWarnings(const RunConfig& config);
 
 // Whether the policy's and the critic's trainer compute one after the other: where they have a GPU of the cluster in
 // common, and one is of several ranks, whose collectives would wait for the other's kernels; or where memory is held in

@@ -139,11 +139,50 @@ TEST(PlaceRanks, SaysWhatIsMissing) {
               HasSubstr("services.rollout.ranks"));
 }
 
-TEST(GroupsOverNodes, AreNamedWithTheirRanks) {
+TEST(RolloutHasGpusAlone, AndThenTakesMostOfThem) {
+  const auto cache_of = [](const absl::StatusOr<RunConfig>& config) {
+    EXPECT_TRUE(config.ok()) << config.status();
+    if (!config.ok()) return std::string();
+    const RolloutConfig& r = config->rollout();
+    return r.has_gpu_memory_utilization() ? absl::StrCat(r.gpu_memory_utilization(), r.has_kv_cache_bytes() ? "!" : "")
+                                          : absl::StrCat(r.kv_cache_bytes());
+  };
+  const auto with = [&](const Strings& more) {
+    Strings all = {"actor.pretrain=/model", "critic.pretrain=/model"};
+    all.insert(all.end(), more.begin(), more.end());
+    return cache_of(OnCluster(1, 8, all));
+  };
+  const Strings apart = {"services.rollout.num_gpus_per_node=2", "services.policy_trainer.num_gpus_per_node=2",
+                         "services.critic_trainer.num_gpus_per_node=2", "services.scorer.num_gpus_per_node=2"};
+  const auto apart_and = [&](const Strings& more) {
+    Strings all = apart;
+    all.insert(all.end(), more.begin(), more.end());
+    return with(all);
+  };
+  EXPECT_EQ(apart_and({}), "0.9");
+  EXPECT_EQ(apart_and({"rollout.kv_cache_bytes=5000000"}), "5000000");
+  EXPECT_EQ(apart_and({"rollout.gpu_memory_utilization=0.3"}), "0.3");
+  EXPECT_EQ(with({}), "1073741824") << "all share";
+  EXPECT_EQ(with({"services.policy_trainer.device=cpu", "services.critic_trainer.device=cpu"}), "1073741824")
+      << "the reference is there";
+  EXPECT_EQ(
+      with({"services.policy_trainer.device=cpu", "services.critic_trainer.device=cpu", "services.scorer.device=cpu"}),
+      "0.9");
+  const auto evaluated = [&](const Strings& more) {
+    Strings all = {"services.device=cuda", "rollout.pretrain=/model"};
+    all.insert(all.end(), more.begin(), more.end());
+    return cache_of(LoadRunConfig("", all, "", Program::kEvaluate));
+  };
+  EXPECT_EQ(evaluated({}), "0.9");
+  EXPECT_EQ(evaluated({"reward.source.0.model=/judge"}), "1073741824");
+  EXPECT_EQ(cache_of(LoadRunConfig("", {"actor.pretrain=/model"}, "")), "1073741824") << "on CPUs";
+}
+
+TEST(PlacementWarnings, AreNamedWithTheirRanks) {
   const auto found = [](int nodes, int gpus, const Strings& more) {
     const auto config = OnCluster(nodes, gpus, more);
     EXPECT_TRUE(config.ok()) << config.status();
-    return config.ok() ? GroupsOverNodes(*config) : Strings();
+    return config.ok() ? PlacementWarnings(*config) : Strings();
   };
   EXPECT_THAT(found(2, 6, {"rollout.tensor_parallel_size=4", "critic.shard_size=6"}),
               ElementsAre(AllOf(HasSubstr("rollout.tensor_parallel_size is 4: ranks 4 to 7 of the rollout"),
@@ -153,6 +192,22 @@ TEST(GroupsOverNodes, AreNamedWithTheirRanks) {
               ElementsAre(HasSubstr("rollout.tensor_parallel_size is 2")))
       << "all ranks share a model without shard_size, too";
   EXPECT_THAT(found(2, 8, {"rollout.tensor_parallel_size=4", "actor.shard_size=8"}), testing::IsEmpty());
+}
+
+TEST(PlacementWarnings, NameARolloutThatSleepsForNobody) {
+  const auto found = [](const Strings& more) {
+    Strings all = {"rollout.enable_sleep=true", "services.rollout.num_gpus_per_node=4"};
+    for (const char* service : {"policy_trainer", "critic_trainer", "scorer"}) {
+      all.push_back(absl::StrCat("services.", service, ".num_gpus_per_node=4"));
+      all.push_back(absl::StrCat("services.", service, ".gpu_share=0.3"));
+    }
+    all.insert(all.end(), more.begin(), more.end());
+    const auto config = OnCluster(1, 8, all);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? PlacementWarnings(*config) : Strings();
+  };
+  EXPECT_THAT(found({}), ElementsAre(HasSubstr("rollout.enable_sleep is true, and no other service has a model on")));
+  EXPECT_THAT(found({"services.rollout.gpu_share=0.1"}), testing::IsEmpty()) << "all on the same four";
 }
 
 TEST(ForwardsInTurn, WhereTrainersOfSeveralRanksHaveAGpuInCommon) {

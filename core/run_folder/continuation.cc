@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/status_macros.h"
 #include "core/config/field_paths.h"
 #include "core/config/programs.h"
 
@@ -65,6 +66,14 @@ bool DecidesWhatIsLearned(const std::string& path) { return IsOne(path, kFixed) 
 
 bool MayChangeRows(const std::string& path) { return IsOne(path, kFree) || path == kDate; }
 
+absl::Status CheckProgramOfRun(const RunConfig& before, const RunConfig& now) {
+  const Program was = ProgramOfRun(before), is = ProgramOfRun(now);
+  if (was == is) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("run_dir: ", now.run_dir(), " has a run of the program ",
+                                                 RunProgramName(was), ", with which ", RunProgramName(is),
+                                                 " cannot go on; give another run_dir"));
+}
+
 absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, const RunConfig& now,
                                                       const std::vector<ChangedInput>& inputs) {
   const std::map<std::string, std::string> old = FlatFields(before), present = FlatFields(now);
@@ -84,11 +93,7 @@ absl::StatusOr<std::vector<std::string>> ChangesOfRun(const RunConfig& before, c
     const bool decides = DecidesWhatIsLearned(path) || (path == kBatch && learns_from_rows);
     if (decides && !may_change) refused.push_back(changes.back());
   };
-  if (const Program was = ProgramOfRun(before), is = ProgramOfRun(now); was != is) {
-    return absl::InvalidArgumentError(absl::StrCat("run_dir: ", now.run_dir(), " has a run of the program ",
-                                                   RunProgramName(was), ", with which ", RunProgramName(is),
-                                                   " cannot go on; give another run_dir"));
-  }
+  QUARTET_RETURN_IF_ERROR(CheckProgramOfRun(before, now));
   for (const std::string& path : paths) {
     if (IsOne(path, kShape) && value_in(old, path) != value_in(present, path)) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": ", value_in(old, path), " -> ", value_in(present, path),

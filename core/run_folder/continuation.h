@@ -17,6 +17,9 @@ bool DecidesWhatIsLearned(const std::string& path);
 // ChangesOfRun lets it pass: a checkpoint's hash of its prompts tells.
 bool MayChangeRows(const std::string& path);
 
+// INVALID_ARGUMENT where the run that began as `before` is another program's than that which reads `now`.
+absl::Status CheckProgramOfRun(const RunConfig& before, const RunConfig& now);
+
 // Fields of `now` that `before`, of the same run, has otherwise, one line each with both values, but for where the run
 // and its services are; then `inputs`, a line each. FAILED_PRECONDITION with such lines where models, data (but for
 // rows that were mended) or their order, the seed or the batch are among them, unless now.train().allow_changed_run().

@@ -183,7 +183,11 @@ absl::Status CheckNewRunDir(const RunConfig& config, const std::string& allowed_
 }
 
 absl::Status CheckRunDir(const RunConfig& config, const std::string& allowed_entry) {
-  if (Continues(config)) return CheckNotInUse(config.run_dir());
+  if (Continues(config)) {
+    QUARTET_RETURN_IF_ERROR(CheckNotInUse(config.run_dir()));
+    const absl::StatusOr<RunConfig> before = LoadRecordedRun(config.run_dir());
+    return before.ok() ? CheckProgramOfRun(*before, config) : absl::OkStatus();
+  }
   return WithWayOn(config, CheckNewRunDir(config, allowed_entry));
 }
 

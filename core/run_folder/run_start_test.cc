@@ -86,6 +86,18 @@ TEST_F(OpenRunTest, IsRefusedBeforeAnythingIsMadeWhereSomethingIsInTheWay) {
   EXPECT_THAT(std::string(CheckRunDir(config_, "").message()), HasSubstr("is a file, not a folder"));
 }
 
+TEST_F(OpenRunTest, SaysWhoseRunItIsThatAnotherProgramWouldGoOnWith) {
+  {
+    const auto start = Open();
+    ASSERT_TRUE(start.ok() && start->folder->BeginAfter(0).ok());
+  }
+  config_.mutable_train()->set_load_checkpoint(true);
+  EXPECT_TRUE(CheckRunDir(config_, "").ok());
+  config_.mutable_sft()->add_data("/rows.jsonl");
+  EXPECT_THAT(std::string(CheckRunDir(config_, "").message()),
+              HasSubstr("has a run of the program ppo, with which sft cannot go on"));
+}
+
 TEST_F(OpenRunTest, DoesNotOfferToContinueWhatIsNoRun) {
   scratch_.Write("run/thesis.tex", "");
   EXPECT_THAT(Error(), AllOf(HasSubstr("it has thesis.tex"), Not(HasSubstr("load_checkpoint"))));

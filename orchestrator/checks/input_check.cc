@@ -39,6 +39,7 @@
 #include "core/service/rpc/credentials.h"
 #include "core/training/engine/model_folder_check.h"
 #include "core/training/engine/reward_scale.h"
+#include "nlohmann/json.hpp"
 
 namespace quartet {
 namespace {
@@ -173,8 +174,8 @@ absl::Status CheckStopTokens(int64_t vocabulary, const RolloutConfig& rollout) {
   return absl::OkStatus();
 }
 
-// The rollout is given the actor's weights, tensor by tensor. Padding alone is looked at here: models of one tokenizer
-// that differ in it are in order elsewhere.
+// The rollout is given the actor's weights, tensor by tensor, and computes with them as its own config.json says: all
+// that decides what comes out must be the same in both.
 absl::Status CheckTakesWeightsOf(const TrainerConfig& actor, const ModelUse& use, const ModelConfig& model) {
   QUARTET_ASSIGN_OR_RETURN(const ModelConfig trained, ReadModelConfig(actor.pretrain()));
   if (actor.has_lora()) {
@@ -183,11 +184,29 @@ absl::Status CheckTakesWeightsOf(const TrainerConfig& actor, const ModelUse& use
     QUARTET_RETURN_IF_ERROR(Prefixed(
         use.option, RefuseAdapters(model, use.folder, "a rollout that takes a whole actor's weights is a model")));
   }
-  if (trained.vocab_size == model.vocab_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(use.option, ": vocab_size in ", ConfigPath(model, use.folder), " is ",
-                                                 model.vocab_size, ", and that of actor.pretrain, ", actor.pretrain(),
-                                                 ", is ", trained.vocab_size,
-                                                 "; they must be equal, since the rollout takes the actor's weights"));
+  // What neither parameters nor what is computed of them depends on.
+  static const auto& free =
+      *new std::set<std::string>{"max_position_embeddings", "sliding_window", "use_sliding_window", "max_window_layers",
+                                 "initializer_range",       "bos_token_id",   "pad_token_id",       "eos_token_id"};
+  const auto keys_of = [](const ModelConfig& config) {
+    auto object = nlohmann::json::parse(ConfigJson(config, HeadKind::kVocabulary));
+    for (const std::string& key : free) object.erase(key);
+    return object;
+  };
+  const nlohmann::json of_actor = keys_of(trained), of_rollout = keys_of(model);
+  nlohmann::json keys = of_actor;
+  keys.update(of_rollout);
+  for (const auto& [key, any] : keys.items()) {
+    const auto value = [&key = key](const nlohmann::json& object) {
+      return object.contains(key) ? object.at(key).dump() : "not there";
+    };
+    if (value(of_actor) == value(of_rollout)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(use.option, ": ", key, " in ", ConfigPath(model, use.folder), " is ", value(of_rollout),
+                     ", and that of actor.pretrain, ", actor.pretrain(), ", is ", value(of_actor),
+                     "; they must be equal, since the rollout takes the actor's weights"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckModels(const RunConfig& config, Program program) {

@@ -384,6 +384,28 @@ TEST_F(CheckInputsTest, TakesModelsOfOneTokenizerWhateverTheirPadding) {
   EXPECT_THAT(Error(), AllOf(StartsWith("critic.pretrain: "), HasSubstr("another tokenizer")));
 }
 
+TEST_F(CheckInputsTest, NamesInWhatTheRolloutsModelIsAnotherThanTheActors) {
+  const auto error_with = [this](const auto& change) {
+    ModelConfig other = TinyModel();
+    change(&other);
+    WriteModel("other", HeadKind::kVocabulary, other);
+    config_.mutable_rollout()->set_pretrain(InScratch("other"));
+    return Error();
+  };
+  EXPECT_THAT(error_with([](ModelConfig* other) { other->intermediate_size = 24; }),
+              AllOf(StartsWith("rollout.pretrain: intermediate_size in "), HasSubstr("/other/config.json is 24"),
+                    HasSubstr("/model, is 16; they must be equal")));
+  EXPECT_THAT(error_with([](ModelConfig* other) { other->rope_theta = 500; }),
+              AllOf(StartsWith("rollout.pretrain: rope_theta in "), HasSubstr(" is 500.0,")))
+      << "which no tensor's shape tells";
+  EXPECT_EQ(error_with([](ModelConfig* other) {
+              other->eos_token_ids = {3};
+              other->max_position_embeddings = 640;
+            }),
+            "")
+      << "another end token changes nothing of the weights";
+}
+
 TEST_F(CheckInputsTest, NamesALengthBeyondTheModelsWindow) {
   ModelConfig windowed = TinyModel();
   windowed.sliding_window = 12;

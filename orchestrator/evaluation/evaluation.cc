@@ -346,9 +346,13 @@ absl::Status CheckSetByFlags(const ValueOrigins& origins, bool has_model) {
   return check("actor.pretrain", "the tokenizer is that of --model");
 }
 
-absl::Status NamingModelFlag(const absl::Status& error) {
-  return absl::Status(error.code(), absl::StrReplaceAll(error.message(), {{"rollout.pretrain", "--model"},
-                                                                          {"actor.pretrain", "--model"}}));
+absl::Status NamingFlags(bool has_model, const absl::Status& error) {
+  std::string message(error.message());
+  if (has_model)
+    message = absl::StrReplaceAll(message, {{"rollout.pretrain", "--model"}, {"actor.pretrain", "--model"}});
+  constexpr std::string_view kRunDir = "run_dir ";
+  if (message.starts_with(kRunDir)) message = absl::StrCat("--output ", message.substr(kRunDir.size()));
+  return absl::Status(error.code(), message);
 }
 
 int64_t MostSequences(const std::vector<EvaluationSet>& sets) {

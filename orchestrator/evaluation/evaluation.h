@@ -91,8 +91,9 @@ void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics);
 // of the configuration's file.
 absl::Status CheckSetByFlags(const ValueOrigins& origins, bool has_model);
 
-// The error of an evaluation whose model is that of --model: in place of the fields that are set by it, with it.
-absl::Status NamingModelFlag(const absl::Status& error);
+// The error of an evaluation, with the flags in place of the fields that they set: --output, and where the model is that
+// of --model, this.
+absl::Status NamingFlags(bool has_model, const absl::Status& error);
 
 // Of a session of Program::kEvaluate: evaluates the model rollout.pretrain on the sets of eval, with rollout and scorer
 // alone. run_dir keeps what a run's would of it, and answers_<set>.jsonl: of each prompt its text, label and source,

@@ -85,10 +85,17 @@ TEST(Evaluation, RefusesAnotherActorBesideTheRolloutOfARunsConfiguration) {
 
 TEST(Evaluation, NamesTheFlagThatSaysTheModelInItsErrors) {
   const absl::Status error = absl::NotFoundError("rollout.pretrain: /m has no config.json");
-  EXPECT_EQ(NamingModelFlag(error), absl::NotFoundError("--model: /m has no config.json"));
-  EXPECT_EQ(NamingModelFlag(absl::InvalidArgumentError("rollout.max_model_len is 9; the model (actor.pretrain) has 8")),
-            absl::InvalidArgumentError("rollout.max_model_len is 9; the model (--model) has 8"));
-  EXPECT_EQ(NamingModelFlag(absl::OkStatus()), absl::OkStatus());
+  EXPECT_EQ(NamingFlags(true, error), absl::NotFoundError("--model: /m has no config.json"));
+  EXPECT_EQ(NamingFlags(false, error), error);
+  EXPECT_EQ(
+      NamingFlags(true, absl::InvalidArgumentError("rollout.max_model_len is 9; the model (actor.pretrain) has 8")),
+      absl::InvalidArgumentError("rollout.max_model_len is 9; the model (--model) has 8"));
+  EXPECT_EQ(NamingFlags(true, absl::OkStatus()), absl::OkStatus());
+}
+
+TEST(Evaluation, NamesTheFlagThatSaysWhereResultsGo) {
+  EXPECT_EQ(NamingFlags(false, absl::AlreadyExistsError("run_dir /e is not empty (it has logs); give a new folder")),
+            absl::AlreadyExistsError("--output /e is not empty (it has logs); give a new folder"));
 }
 
 }  // namespace

@@ -47,13 +47,13 @@ absl::Status CheckEffects(int i, const RewardSource& s) {
   const bool command = !s.command().empty(), code = !s.code().empty();
   const auto rule = [&](absl::string_view name) { return s.rule() == name; };
   const bool judges_texts = !model && !rule("length");
-  constexpr absl::string_view kTexts = "remote_url, command, code and rules other than \"length\"";
+  constexpr absl::string_view kTexts = "remote_url, command, code or a rule other than \"length\"";
   const struct {
     absl::string_view leaf;
     bool set, effective;
     absl::string_view of;
   } fields[] = {
-      {"pattern", !s.pattern().empty(), rule("regex") || rule("format"), "rules \"regex\" and \"format\""},
+      {"pattern", !s.pattern().empty(), rule("regex") || rule("format"), "rule \"regex\" or \"format\""},
       {"choices", !s.choices().empty(), rule("choice"), "rule \"choice\""},
       {"field", !s.field().empty(), rule("json_field"), "rule \"json_field\""},
       {"min_len", s.has_min_len(), rule("length"), "rule \"length\""},
@@ -65,20 +65,20 @@ absl::Status CheckEffects(int i, const RewardSource& s) {
       {"value_head_prefix", !s.value_head_prefix().empty(), model, "model"},
       {"normalize_reward", s.has_normalize_reward(), model, "model"},
       {"api_key_file", !s.api_key_file().empty(), remote, "remote_url"},
-      {"max_batch_size", s.has_max_batch_size(), remote || command, "remote_url and command"},
+      {"max_batch_size", s.has_max_batch_size(), remote || command, "remote_url or command"},
       {"command_folder", !s.command_folder().empty(), command, "command"},
       {"code_score", !s.code_score().empty(), code, "code"},
-      {"workers", s.has_workers(), remote || command || code, "remote_url, command and code"},
-      {"timeout_seconds", s.has_timeout_seconds(), remote || command || code, "remote_url, command and code"},
-      {"max_tries", s.has_max_tries(), remote || command || code, "remote_url, command and code"},
-      {"token_rewards", s.token_rewards(), remote || command, "remote_url and command"},
-      {"memory_limit_bytes", s.has_memory_limit_bytes(), command || code, "command and code"},
+      {"workers", s.has_workers(), remote || command || code, "remote_url, command or code"},
+      {"timeout_seconds", s.has_timeout_seconds(), remote || command || code, "remote_url, command or code"},
+      {"max_tries", s.has_max_tries(), remote || command || code, "remote_url, command or code"},
+      {"token_rewards", s.token_rewards(), remote || command, "remote_url or command"},
+      {"memory_limit_bytes", s.has_memory_limit_bytes(), command || code, "command or code"},
       {"reasoning_delimiter", !s.reasoning_delimiter().empty(), judges_texts, kTexts},
       {"gate", s.gate(), judges_texts, kTexts},
   };
   for (const auto& field : fields) {
     if (field.set && !field.effective) {
-      return NoEffect(FieldOf(i, field.leaf), absl::StrCat("it is for ", field.of, " alone"));
+      return NoEffect(FieldOf(i, field.leaf), absl::StrCat("it is read only where the source has ", field.of));
     }
   }
   return absl::OkStatus();

@@ -179,6 +179,7 @@ void FillPlacement(ServicePlacement* p, absl::string_view listen, int64_t larges
 
 std::vector<const Need*> FillDefaults(Program program, RunConfig* c) {
   AddSections(c);
+  const bool sizes_cache = c->rollout().has_kv_cache_bytes() || c->rollout().has_gpu_memory_utilization();
   FillRules(c);
   FillDefaultsOf(program, c);
   QUARTET_DEFAULT_TEXT(c, run_dir,
@@ -257,6 +258,8 @@ std::vector<const Need*> FillDefaults(Program program, RunConfig* c) {
     const int gpus = PlacedGpus(placed == c->placement().end() ? GpuPlacement() : *placed, c->cluster());
     QUARTET_DEFAULT(MutablePlacementOf(c, service), ranks, gpus);
   }
+  // As vLLM's, whose engine has its GPU to itself, too.
+  if (!sizes_cache && RolloutHasGpusAlone(program, *c)) r->set_gpu_memory_utilization(0.9);
   const int64_t largest_call = LargestCallBytes(*c);
   FillPlacement(v->mutable_rollout(), "127.0.0.1:50051", largest_call);
   FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052", largest_call);

@@ -31,7 +31,7 @@ std::string UnfinishedReasoning(const Metrics& metrics, double least) {
 }  // namespace
 
 std::vector<std::string> ConfigurationWarnings(const RunConfig& config) {
-  std::vector<std::string> warnings = GroupsOverNodes(config);
+  std::vector<std::string> warnings = PlacementWarnings(config);
   const auto check = [&](const std::string& name, const TrainerConfig& trainer) {
     if (!IsScaleFree(trainer) || trainer.learning_rate() <= kLargeLearningRate) return;
     warnings.push_back(
