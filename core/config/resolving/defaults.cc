@@ -258,13 +258,13 @@ std::vector<const Need*> FillDefaults(Program program, RunConfig* c) {
     const int gpus = PlacedGpus(placed == c->placement().end() ? GpuPlacement() : *placed, c->cluster());
     QUARTET_DEFAULT(MutablePlacementOf(c, service), ranks, gpus);
   }
-  // As vLLM's, whose engine has its GPU to itself, too.
-  if (!sizes_cache && RolloutHasGpusAlone(program, *c)) r->set_gpu_memory_utilization(0.9);
   const int64_t largest_call = LargestCallBytes(*c);
   FillPlacement(v->mutable_rollout(), "127.0.0.1:50051", largest_call);
   FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052", largest_call);
   FillPlacement(v->mutable_critic_trainer(), "127.0.0.1:50053", largest_call);
   FillPlacement(v->mutable_scorer(), "127.0.0.1:50054", largest_call);
+  // As vLLM's, whose engine has its GPU to itself, too.
+  if (!sizes_cache && RolloutHasGpusAlone(program, *c)) r->set_gpu_memory_utilization(0.9);
   return ClearIdle(c);
 }
 
