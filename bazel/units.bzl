@@ -107,9 +107,15 @@ _QUIET_THREADS = {
 
 def _rerun_test_impl(ctx):
     program = ctx.actions.declare_file(ctx.label.name)
-    ctx.actions.symlink(output = program, target_file = ctx.executable.test, is_executable = True)
+    runfiles = ctx.attr.test[DefaultInfo].default_runfiles
+    if ctx.attr.ranks == 1:
+        ctx.actions.symlink(output = program, target_file = ctx.executable.test, is_executable = True)
+    else:
+        command = "exec %s %d ./%s \"$@\"" % (ctx.file._run_ranks.short_path, ctx.attr.ranks, ctx.executable.test.short_path)
+        ctx.actions.write(program, "#!/usr/bin/env bash\n" + command + "\n", is_executable = True)
+        runfiles = runfiles.merge(ctx.runfiles([ctx.file._run_ranks, ctx.executable.test]))
     return [
-        DefaultInfo(executable = program, runfiles = ctx.attr.test[DefaultInfo].default_runfiles),
+        DefaultInfo(executable = program, runfiles = runfiles),
         testing.TestEnvironment(dict(_QUIET_THREADS, **ctx.attr.env)),
     ]
 
@@ -119,6 +125,8 @@ _rerun_test = rule(
     attrs = {
         "test": attr.label(executable = True, cfg = "target", mandatory = True),
         "env": attr.string_dict(),
+        "ranks": attr.int(default = 1),
+        "_run_ranks": attr.label(default = "//bazel:run_ranks.sh", allow_single_file = True),
     },
 )
 
@@ -129,7 +137,7 @@ def rerun_test(name, test, tags = [], size = "small", gpu = False, **kwargs):
     """The program of another test once more, in another environment.
 
     Args:
-      name, tags, **kwargs: as for cc_test (args, env, size).
+      name, tags, **kwargs: as for cc_test (args, env, size); ranks: processes of it that are started, each a rank.
       test: the other test.
       gpu: as for unit_test.
     """

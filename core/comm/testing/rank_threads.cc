@@ -4,13 +4,20 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <exception>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "core/base/files/files.h"
 #include "core/base/trace.h"
+#include "core/comm/testing/folder_store.h"
+#include "core/comm/testing/patient_store.h"
 #include "core/hardware/device.h"
 
 namespace quartet {
@@ -20,31 +27,153 @@ at::Device TestDevice() {
   return device != nullptr && std::string(device) == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 }
 
-void RunRanksOfStore(int size,
-                     const std::function<void(KeyValueStore* store, const ProcessGroupOptions& options)>& body,
-                     absl::Duration timeout) {
+namespace {
+
+using Body = std::function<void(KeyValueStore* store, const ProcessGroupOptions& options)>;
+
+void RunRank(int rank, int size, KeyValueStore* store, absl::Duration timeout, const Body& body) {
+  SetTraceRank(rank);
+  ProcessGroupOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.timeout = timeout;
+  if (const char* backend = getenv("QUARTET_TEST_BACKEND"); backend != nullptr) options.backend = backend;
+  try {
+    const absl::Status entered = EnterDevice(TestDevice());
+    if (!entered.ok()) throw std::runtime_error(std::string(entered.message()));
+    if (TestDevice().is_cuda()) options.device = "cuda";
+    body(store, options);
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "rank " << rank << " of " << size << ": " << error.what();
+  }
+}
+
+void RunThreads(int size, absl::Duration timeout, const Body& body) {
   auto store = MakeLocalStore();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       at::set_num_threads(1);
-      SetTraceRank(rank);
-      ProcessGroupOptions options;
-      options.rank = rank;
-      options.size = size;
-      options.timeout = timeout;
-      if (const char* backend = getenv("QUARTET_TEST_BACKEND"); backend != nullptr) options.backend = backend;
-      try {
-        const absl::Status entered = EnterDevice(TestDevice());
-        if (!entered.ok()) throw std::runtime_error(std::string(entered.message()));
-        if (TestDevice().is_cuda()) options.device = "cuda";
-        body(store.get(), options);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << "rank " << rank << " of " << size << ": " << error.what();
-      }
+      RunRank(rank, size, store.get(), timeout, body);
     });
   }
   for (auto& thread : threads) thread.join();
+}
+
+// Which of the program's processes this is, where there are several.
+struct OwnProcess {
+  int rank = 0;
+  int ranks = 1;
+  std::string folder;
+};
+OwnProcess FindOwnProcess() {
+  const char *rank = getenv("QUARTET_TEST_RANK"), *ranks = getenv("QUARTET_TEST_RANKS"),
+             *folder = getenv("QUARTET_TEST_STORE");
+  if (rank == nullptr || ranks == nullptr || folder == nullptr) return {};
+  return {std::stoi(rank), std::stoi(ranks), folder};
+}
+
+// What went wrong in the present test, from its `first` result on; "" if nothing.
+std::string FailuresSince(int first) {
+  const testing::TestResult& result = *testing::UnitTest::GetInstance()->current_test_info()->result();
+  std::string text;
+  for (int i = first; i < result.total_part_count(); ++i) {
+    const testing::TestPartResult& part = result.GetTestPartResult(i);
+    if (part.failed()) {
+      absl::StrAppend(&text, part.file_name() == nullptr ? "" : part.file_name(), ":", part.line_number(), ": ",
+                      part.message(), "\n");
+    }
+  }
+  return text;
+}
+
+// Rank own.rank of them, if there is such a rank; returns once all processes are through.
+void RunProcess(const OwnProcess& own, int size, absl::Duration timeout, const Body& body) {
+  static int calls = 0;
+  if (size > own.ranks) {
+    FAIL() << size << " ranks, and the test was started as " << own.ranks << " processes; leave it out";
+  }
+  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  std::string folder = absl::StrCat(test.test_suite_name(), ".", test.name(), ".", calls++);
+  std::replace(folder.begin(), folder.end(), '/', '_');
+  folder = absl::StrCat(own.folder, "/", folder);
+  ASSERT_TRUE(MakeDirs(folder).ok());
+  PatientStore store(MakeFolderStore(folder));
+  const int before = test.result()->total_part_count();
+  at::set_num_threads(1);
+  if (own.rank < size) RunRank(own.rank, size, &store, timeout, body);
+  const std::string failures = FailuresSince(before);
+  const auto ended = [](int rank) { return absl::StrCat("ended/", rank); };
+  ASSERT_TRUE(store.Set(ended(own.rank), failures.empty() ? "well" : failures).ok());
+  for (int rank = 0; rank < own.ranks; ++rank) {
+    const auto told = MakeFolderStore(folder)->Wait({ended(rank)}, timeout + absl::Minutes(2));
+    ASSERT_TRUE(told.ok()) << "rank " << rank << " does not come: " << told.status();
+    if (own.rank == 0 && rank != 0 && told->front() != "well") {
+      ADD_FAILURE() << "rank " << rank << " of " << size << ": " << told->front();
+    }
+  }
+}
+
+// A group on a GPU that takes tensors of the CPU as well.
+class GroupOfAllTensors : public ProcessGroup {
+ public:
+  explicit GroupOfAllTensors(std::unique_ptr<ProcessGroup> group) : group_(std::move(group)) {}
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  std::unique_ptr<CollectiveWork> AllGatherInPlace(const at::Tensor& buffer) override {
+    const at::Tensor there = buffer.to(TestDevice());
+    return Back(group_->AllGatherInPlace(there), there, buffer);
+  }
+  std::unique_ptr<CollectiveWork> ReduceScatterSum(const at::Tensor& output, const at::Tensor& input) override {
+    const at::Tensor there = output.to(TestDevice());
+    return Back(group_->ReduceScatterSum(there, input.to(TestDevice())), there, output);
+  }
+  std::unique_ptr<CollectiveWork> AllReduceSum(const at::Tensor& tensor) override {
+    const at::Tensor there = tensor.to(TestDevice());
+    return Back(group_->AllReduceSum(there), there, tensor);
+  }
+  std::unique_ptr<CollectiveWork> AllReduceMax(const at::Tensor& tensor) override {
+    const at::Tensor there = tensor.to(TestDevice());
+    return Back(group_->AllReduceMax(there), there, tensor);
+  }
+  void Barrier() override { group_->Barrier(); }
+  void Leave(const std::string& why) override { group_->Leave(why); }
+  CommVolume volume(CollectiveKind kind) const override { return group_->volume(kind); }
+  absl::Duration timeout() const override { return group_->timeout(); }
+
+ private:
+  class CopiedBack : public CollectiveWork {
+   public:
+    CopiedBack(std::unique_ptr<CollectiveWork> work, at::Tensor from, at::Tensor to)
+        : work_(std::move(work)), from_(std::move(from)), to_(std::move(to)) {}
+    void Wait() override {
+      work_->Wait();
+      to_.copy_(from_);
+    }
+
+   private:
+    const std::unique_ptr<CollectiveWork> work_;
+    const at::Tensor from_, to_;
+  };
+
+  static std::unique_ptr<CollectiveWork> Back(std::unique_ptr<CollectiveWork> work, const at::Tensor& from,
+                                              const at::Tensor& to) {
+    if (from.is_same(to)) return work;
+    return std::make_unique<CopiedBack>(std::move(work), from, to);
+  }
+
+  const std::unique_ptr<ProcessGroup> group_;
+};
+
+}  // namespace
+
+void RunRanksOfStore(int size, const Body& body, absl::Duration timeout) {
+  static const OwnProcess& own = *new OwnProcess(FindOwnProcess());
+  if (own.ranks == 1 || size == 1) {
+    RunThreads(size, timeout, body);
+  } else {
+    RunProcess(own, size, timeout, body);
+  }
 }
 
 void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout,
@@ -52,9 +181,11 @@ void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Du
   RunRanksOfStore(
       size,
       [&](KeyValueStore* store, ProcessGroupOptions options) {
-        if (!backend.empty()) options.backend = backend;
+        const bool on_gpu = options.device == "cuda";
+        if (!backend.empty() && !on_gpu) options.backend = backend;
         auto group = MakeProcessGroup(store, options);
         ASSERT_TRUE(group.ok()) << group.status();
+        if (on_gpu) *group = std::make_unique<GroupOfAllTensors>(*std::move(group));
         body(**group);
       },
       timeout);

@@ -1,4 +1,7 @@
-// For tests: the ranks of a group as threads of this process.
+// For tests: the ranks of a group as threads of this process; or, where the program was started once for each of some
+// ranks (rerun_test's `ranks`), as its processes, of which each runs every test and is one rank of each group of
+// several. What rank 0 finds decides: it is told of the others' failures within `body`, and what others expect of
+// results that rank 0's alone has is left aside.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,12 +15,12 @@
 namespace quartet {
 
 // Where models of tests compute that can compute on a GPU as well: what the environment variable QUARTET_TEST_DEVICE
-// says, "cpu" or "cuda" (the first), or the CPU. On a GPU there is one rank.
+// says, "cpu" or "cuda" (the first), or the CPU. On a GPU threads are one rank; processes have it together.
 at::Device TestDevice();
 
 // Calls `body` for every rank of a group of `size`, each on a thread of its own, and joins them. Fails the test if the
 // group cannot be made or `body` throws. `backend` "" is what the environment variable QUARTET_TEST_BACKEND says, or
-// "auto".
+// "auto"; on a GPU it is NCCL, whose group here takes tensors of the CPU as well, by way of the GPU.
 void RunRanks(int size, const std::function<void(ProcessGroup&)>& body, absl::Duration timeout = absl::Seconds(60),
               const std::string& backend = "");
 

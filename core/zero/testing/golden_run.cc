@@ -103,7 +103,7 @@ double Accumulate(TrainableModel& model, const TokenIds& sequences, int micro) {
       return NextTokenLoss(batch, hidden_TD, head_weight, 1.0 / PredictedTokens(sequences));
     });
   }
-  at::Tensor total = at::tensor({loss}, at::TensorOptions(at::kDouble));
+  at::Tensor total = at::tensor({loss}, at::TensorOptions(at::kDouble)).to(model.model().options().device);
   group.AllReduceSum(total)->Wait();
   return total.item<double>();
 }
