@@ -216,7 +216,7 @@ absl::Status LaunchOnCluster(const LaunchFlags& flags, TerminalView& view, Cance
                                             TopologyOf(config.cluster()), programs, {"--config=" + config_path}));
     files[kRayPlan] = LaunchPlanAsJson(plan);
   }
-  RunSession session(flags.sources.program, asked, {.origins = origins}, view, cancellation);
+  RunSession session(flags.sources.program, asked, {.on_cluster = true, .origins = origins}, view, cancellation);
   QUARTET_RETURN_IF_ERROR(session.program() == Program::kPpo ? CheckPpo(session) : CheckRows(session));
 
   // 2. What the engine and the programs read, in the run's folder.

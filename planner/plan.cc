@@ -102,6 +102,22 @@ int RanksTogether(const RunConfig& config, const std::string& service) {
   return trainer.zero_stage() == 0 ? 1 : std::max(1, trainer.shard_size());
 }
 
+// "GPUs 0-7 of nodes 0-1", "GPUs 4-7 of node 0, GPUs 0-3 of node 1", of pairs of a node and a GPU.
+std::string NameOfGpus(const std::vector<std::pair<int, int>>& places) {
+  std::map<int, std::set<int>> of_node;
+  for (const auto& [node, gpu] : places) of_node[node].insert(gpu);
+  std::map<std::set<int>, std::set<int>> nodes_with;
+  for (const auto& [node, gpus] : of_node) nodes_with[gpus].insert(node);
+  std::map<int, std::string> texts;  // by the first node
+  for (const auto& [gpus, nodes] : nodes_with) {
+    texts[*nodes.begin()] = absl::StrCat(gpus.size() == 1 ? "GPU " : "GPUs ", Ranges(gpus), " of ",
+                                         nodes.size() == 1 ? "node " : "nodes ", Ranges(nodes));
+  }
+  std::string all;
+  for (const auto& [node, text] : texts) absl::StrAppend(&all, all.empty() ? "" : ", ", text);
+  return all;
+}
+
 // The sizes of the groups of several ranks that a rank has communicators for (core/comm/mesh.h, rollout's engines).
 std::vector<int> GroupsOfRank(const RunConfig& config, const std::string& service) {
   const int ranks = PlacementOf(config, service).ranks(), together = RanksTogether(config, service);
@@ -288,13 +304,7 @@ absl::StatusOr<Plan> Planner::MakePlan(const RunConfig& config) {
   std::map<std::map<std::string, int>, std::vector<std::pair<int, int>>> alike;
   for (const auto& [place, use] : gpus) alike[use.ranks].push_back(place);
   for (const auto& [ranks, alike_places] : alike) {
-    std::set<int> nodes, numbers;
-    for (const auto& [node, gpu] : alike_places) {
-      nodes.insert(node);
-      numbers.insert(gpu);
-    }
-    plan.devices.push_back({.name = absl::StrCat(numbers.size() == 1 ? "GPU " : "GPUs ", Ranges(numbers), " of ",
-                                                 nodes.size() == 1 ? "node " : "nodes ", Ranges(nodes)),
+    plan.devices.push_back({.name = NameOfGpus(alike_places),
                             .count = static_cast<int>(alike_places.size()),
                             .ranks = ranks,
                             .bytes = gpus[alike_places.front()].bytes.most(),

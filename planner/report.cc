@@ -150,7 +150,7 @@ std::string LinkTable(const RunConfig& config, const Plan& plan) {
   }
   std::string text;
   if (rows.size() > 1) {
-    text = absl::StrCat("\nCollectives of a PPO step as rings carry them; seconds at the stated rates alone\n",
+    text = absl::StrCat("\nCollectives of a step as rings carry them; seconds at the stated rates alone\n",
                         Table(rows, 2));
   }
   for (const ServicePlan& service : plan.services) {

@@ -5,6 +5,7 @@
 #include "core/config/conditions.h"
 #include "core/config/field_paths.h"
 #include "core/config/services.h"
+#include "core/field_rules/field_rules.h"
 #include "core/rl/options/estimators.h"
 #include "core/rl/options/policy_losses.h"
 #include "core/zero/optimizer/optimizer_options.h"
@@ -236,6 +237,17 @@ std::vector<const Need*> ClearIdle(RunConfig* config) {
 
 absl::Status CheckIdle(const std::vector<const Need*>& idle, const RunConfig& written, const RunConfig& config) {
   RunConfig rest = written;  // without what is named
+  // To say that what is off by default is off says nothing.
+  const std::map<std::string, std::string> said = FlatFields(written);
+  RunConfig plain = written;
+  for (const Need* need : idle) ClearPath(need->path, &plain);
+  FillRules(&plain);
+  const std::map<std::string, std::string> defaults = FlatFields(plain);
+  for (const Need* need : idle) {
+    const auto found = said.find(need->path), by_default = defaults.find(need->path);
+    const bool is_off = found != said.end() && found->second == "false";
+    if (is_off && by_default != defaults.end() && by_default->second == "false") ClearPath(need->path, &rest);
+  }
   std::string first, why;
   std::vector<std::string> others;
   for (const Need* need : idle) {

@@ -265,6 +265,8 @@ TEST(RunConfig, PutsAServiceWithoutAPlacementOnEveryGpu) {
 TEST(RunConfig, RefusesWhatCannotHaveAnEffect) {
   ExpectError({"algorithm.kl.init_kl_coef=0", "algorithm.kl.kl_target=6"}, {"kl_target has no effect"});
   ExpectError({"algorithm.kl.init_kl_coef=0", "reference.pretrain=/m"}, {"reference.pretrain has no effect"});
+  ExpectError({"actor.sleep_offload=true"}, {"actor.sleep_offload has no effect", "enable_sleep"});
+  EXPECT_TRUE(LoadRunConfig("", {"rollout.enable_sleep=false", "actor.sleep_offload=false"}, "").ok()) << "it is off";
   ExpectError({"services.rollout.device=cpu", "rollout.gpu_memory_utilization=0.5"},
               {"rollout.gpu_memory_utilization has no effect", "cpu", "kv_cache_bytes"});
   ExpectError({"services.rollout.device=cuda", "rollout.gpu_memory_utilization=0.5", "rollout.kv_cache_bytes=1"},

@@ -1,9 +1,11 @@
 #include "core/model/tensor_parallel.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/division.h"
 #include "core/base/status_macros.h"
 
@@ -13,34 +15,44 @@ namespace {
 // Rows of the vocabulary are dealt in units of as many as products take together.
 constexpr int64_t kVocabularyUnit = 16;
 
-absl::Status CheckDivides(const char* field, int64_t value, int size) {
-  if (value % size == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("config.json: ", field, " is ", value,
-                                                 ", which cannot be divided over ", size,
-                                                 " ranks; allowed: multiples of ", size));
+absl::Status CheckShare(const ModelConfig& config, int size) {
+  const auto refuse = [](const char* field, const auto& value, const std::string& why) {
+    return absl::InvalidArgumentError(absl::StrCat("config.json: ", field, " is ", value, ", ", why));
+  };
+  if (size > 1 && config.block.qk_norm == QkNorm::kAllHeads) {
+    return refuse(
+        "model_type", absl::StrCat("\"", config.model_type, "\""),
+        absl::StrCat("whose norms of queries and keys are over all heads, which ", size, " ranks do not have"));
+  }
+  const auto divided = [&](const char* field, int64_t value) {
+    return value % size == 0 ? absl::OkStatus()
+                             : refuse(field, value, absl::StrCat("which cannot be divided over ", size, " ranks"));
+  };
+  QUARTET_RETURN_IF_ERROR(divided("num_attention_heads", config.num_attention_heads));
+  if (const int64_t heads = config.num_key_value_heads; heads % size != 0 && size % heads != 0) {
+    return refuse(
+        "num_key_value_heads", heads,
+        absl::StrCat("which can neither be divided over ", size, " ranks nor be on equally many of them each"));
+  }
+  QUARTET_RETURN_IF_ERROR(divided("intermediate_size", config.intermediate_size));
+  if (config.vocab_size <= kVocabularyUnit * (size - 1)) {
+    return refuse("vocab_size", config.vocab_size, absl::StrCat("too little for ", size, " ranks"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status CheckTensorParallel(const ModelConfig& config, int size) {
-  if (size > 1 && config.block.qk_norm == QkNorm::kAllHeads) {
-    return absl::InvalidArgumentError(absl::StrCat("config.json: model_type is \"", config.model_type,
-                                                   "\", whose norms of queries and keys are over all heads, which ",
-                                                   size, " ranks do not have; allowed: 1 rank"));
+  const absl::Status status = CheckShare(config, size);
+  if (status.ok()) return status;
+  constexpr int kMostNamed = 64;
+  std::vector<int> allowed;
+  for (int other = 1; other <= kMostNamed; ++other) {
+    if (CheckShare(config, other).ok()) allowed.push_back(other);
   }
-  QUARTET_RETURN_IF_ERROR(CheckDivides("num_attention_heads", config.num_attention_heads, size));
-  if (const int64_t heads = config.num_key_value_heads; heads % size != 0 && size % heads != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("config.json: num_key_value_heads is ", heads, ", which can neither be divided over ", size,
-                     " ranks nor be on equally many of them each; allowed: multiples and divisors of ", size));
-  }
-  QUARTET_RETURN_IF_ERROR(CheckDivides("intermediate_size", config.intermediate_size, size));
-  if (config.vocab_size <= kVocabularyUnit * (size - 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("config.json: vocab_size is ", config.vocab_size,
-                                                   ", too little for ", size, " ranks; allowed: above ",
-                                                   kVocabularyUnit * (size - 1)));
-  }
-  return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(status.message(), "; allowed numbers of ranks: ", absl::StrJoin(allowed, ", ")));
 }
 
 VocabularyRows VocabularyRowsOf(const ModelConfig& config, TensorParallel place) {

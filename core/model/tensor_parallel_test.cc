@@ -26,7 +26,7 @@ TEST(TensorParallel, RefusesNormsOverAllHeads) {
   EXPECT_EQ(
       CheckTensorParallel(ConfigOf("olmo2"), 2).message(),
       "config.json: model_type is \"olmo2\", whose norms of queries and keys are over all heads, which 2 ranks do "
-      "not have; allowed: 1 rank");
+      "not have; allowed numbers of ranks: 1");
   EXPECT_TRUE(CheckTensorParallel(ConfigOf("olmo2"), 1).ok());
 }
 
@@ -144,11 +144,13 @@ TEST(TensorParallel, RefusesWhatCannotBeDividedByName) {
   };
   const auto nothing = [](ModelConfig&) {};
   EXPECT_EQ(message(nothing, 2), "");
-  EXPECT_EQ(message(nothing, 3),
-            "config.json: num_attention_heads is 4, which cannot be divided over 3 ranks; allowed: multiples of 3");
+  EXPECT_EQ(
+      message(nothing, 3),
+      "config.json: num_attention_heads is 4, which cannot be divided over 3 ranks; allowed numbers of ranks: 1, 2, 4");
   EXPECT_EQ(message(nothing, 4), "");
   EXPECT_EQ(message([](ModelConfig& config) { config.num_attention_heads = config.num_key_value_heads = 6; }, 4),
-            "config.json: num_attention_heads is 6, which cannot be divided over 4 ranks; allowed: multiples of 4");
+            "config.json: num_attention_heads is 6, which cannot be divided over 4 ranks; allowed numbers of ranks: 1, "
+            "2, 3, 6");
   const auto of_three = [](ModelConfig& config) {
     config.num_attention_heads = 12;
     config.num_key_value_heads = 3;
@@ -156,11 +158,11 @@ TEST(TensorParallel, RefusesWhatCannotBeDividedByName) {
   EXPECT_EQ(
       message(of_three, 4),
       "config.json: num_key_value_heads is 3, which can neither be divided over 4 ranks nor be on equally many of "
-      "them each; allowed: multiples and divisors of 4");
+      "them each; allowed numbers of ranks: 1, 3, 6, 12");
   EXPECT_EQ(message([](ModelConfig& config) { config.intermediate_size = 49; }, 2),
-            "config.json: intermediate_size is 49, which cannot be divided over 2 ranks; allowed: multiples of 2");
+            "config.json: intermediate_size is 49, which cannot be divided over 2 ranks; allowed numbers of ranks: 1");
   EXPECT_EQ(message([](ModelConfig& config) { config.vocab_size = 16; }, 2),
-            "config.json: vocab_size is 16, too little for 2 ranks; allowed: above 16");
+            "config.json: vocab_size is 16, too little for 2 ranks; allowed numbers of ranks: 1");
 }
 
 }  // namespace

@@ -218,7 +218,6 @@ absl::Status CheckModels(const RunConfig& config, Program program) {
   std::set<std::tuple<std::string, HeadKind, bool, std::string>> weights;
   for (const ModelUse& use : ModelsOf(config, services)) {
     QUARTET_ASSIGN_OR_RETURN(const ModelConfig model, ReadModelConfig(use.folder));
-    if (use.option == kRolloutModel) QUARTET_RETURN_IF_ERROR(CheckCache(model, config));
     // To read a tokenizer, and a saved model whole, takes longer than all else here.
     if (!vocabularies.contains(use.folder)) {
       const absl::StatusOr<int64_t> vocabulary = ReadVocabulary("model", use.folder, model, folder);
@@ -237,16 +236,20 @@ absl::Status CheckModels(const RunConfig& config, Program program) {
   return absl::OkStatus();
 }
 
+absl::Status CheckBuild(const RunConfig& config, const std::vector<std::string>& services) {
+  for (const std::string& service : services) {
+    if (PlacementOf(config, service).device() != "cuda" || kBuiltForCuda) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "services.", service, ".device is \"cuda\"; this build has no CUDA: build with --config=cuda, or use \"cpu\""));
+  }
+  return absl::OkStatus();
+}
+
 // That services that are started here can be where they are placed.
 absl::Status CheckDevices(const RunConfig& config, const std::vector<std::string>& services) {
   QUARTET_ASSIGN_OR_RETURN(const auto placed, PlaceRanks(config));
   for (const std::string& service : services) {
     const bool on_cuda = PlacementOf(config, service).device() == "cuda";
-    if (on_cuda && !kBuiltForCuda) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("services.", service,
-                       ".device is \"cuda\"; this build has no CUDA: build with --config=cuda, or use \"cpu\""));
-    }
     const int devices = on_cuda ? static_cast<int>(VisibleGpus().size()) : 0;
     for (const RankPlace& place : placed.at(service)) {
       if (place.node > 0) {
@@ -341,6 +344,7 @@ absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::s
     if (use.option == kRolloutModel) {
       QUARTET_RETURN_IF_ERROR(Prefixed("rollout.tensor_parallel_size",
                                        CheckTensorParallel(*model, config.rollout().tensor_parallel_size())));
+      QUARTET_RETURN_IF_ERROR(CheckCache(*model, config));
     }
   }
   for (int i = 0; Has(services, "scorer") && i < config.reward().source_size(); ++i) {
@@ -358,18 +362,29 @@ absl::Status CheckReferenceIsClear(const RunConfig& config) {
       "folder) or the model without them (set it to the model)"));
 }
 
-absl::Status CheckInputs(const RunConfig& config, Program program, bool launch) {
+// That ranks that belong together are there in whole groups.
+absl::Status CheckRankGroups(const RunConfig& config, const std::vector<std::string>& services) {
+  const auto check = [&](const std::string& service, const std::string& field, int size) -> absl::Status {
+    const int ranks = PlacementOf(config, service).ranks();
+    if (!Has(services, service) || size < 1 || ranks % size == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(field, ": ", size, " is not allowed; it must divide services.",
+                                                   service, ".ranks, which is ", ranks));
+  };
+  QUARTET_RETURN_IF_ERROR(check("rollout", "rollout.tensor_parallel_size", config.rollout().tensor_parallel_size()));
+  for (const TrainerNames& trainer : kTrainers) {
+    QUARTET_RETURN_IF_ERROR(
+        check(trainer.service, trainer.section + ".shard_size", TrainerOf(config, trainer.section).shard_size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckInputs(const RunConfig& config, Program program, ServicesStart start) {
   QUARTET_RETURN_IF_ERROR(MakeChannelCredentials(config.tls()).status());
   const auto [option, folder] = TokenizersModel(config, program);
   QUARTET_RETURN_IF_ERROR(CheckModelFolder(option, folder));
-  if (!launch) return absl::OkStatus();
+  if (start == ServicesStart::kByOthers) return absl::OkStatus();
   const std::vector<std::string> services = ServicesOf(program, config);
-  const int engine = config.rollout().tensor_parallel_size(), ranks = config.services().rollout().ranks();
-  if (Has(services, "rollout") && ranks % engine != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("rollout.tensor_parallel_size: ", engine,
-                                                   " is not allowed; it must divide services.rollout.ranks, which is ",
-                                                   ranks));
-  }
+  QUARTET_RETURN_IF_ERROR(CheckRankGroups(config, services));
   QUARTET_RETURN_IF_ERROR(CheckModels(config, program));
   // A run that goes on reads its own states, which are looked at where it is known which.
   if (!config.train().load_checkpoint() || !NewestRecord(config.run_dir() + "/checkpoints").has_value()) {
@@ -380,6 +395,8 @@ absl::Status CheckInputs(const RunConfig& config, Program program, bool launch) 
   if (Has(services, "rollout") && config.rollout().has_http()) {
     QUARTET_RETURN_IF_ERROR(CheckHttpFiles(config.rollout().http()));
   }
+  QUARTET_RETURN_IF_ERROR(CheckBuild(config, services));
+  if (start == ServicesStart::kOnCluster) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(CheckDevices(config, services));
   return CheckAddresses(config, services);
 }

@@ -21,12 +21,19 @@ absl::Status CheckModelConfigs(const RunConfig& config, const std::vector<std::s
 // That it is clear what the reference is where actor.pretrain is a folder of adapters; for programs that have one.
 absl::Status CheckReferenceIsClear(const RunConfig& config);
 
-// Certificates and the folder of the actor, or of a reward model that is trained; with `launch` also what the services
-// of `program`, which are started here, will load: model folders (shapes and vocabularies, lengths, what weights there
-// are; those of checkpoints are read whole, and held against the hashes of their record), training states, the HTTP
-// interface's files; whether there are devices for them, and nobody else at the ports where they listen. Errors name
-// the option, what is wrong and what would help.
-absl::Status CheckInputs(const RunConfig& config, Program program, bool launch);
+// By whom the services of a run are started.
+enum class ServicesStart {
+  kByOthers,   // they run already
+  kHere,       // on this host
+  kOnCluster,  // by Slurm or Ray, of these programs, on hosts that have the same files
+};
+
+// Certificates and the folder of the actor, or of a reward model that is trained; of services that are not there yet
+// also what those of `program` will load: model folders (shapes and vocabularies, lengths, what weights there are;
+// those of checkpoints are read whole, and held against the hashes of their record), training states, the HTTP
+// interface's files; whether they can be on the devices that they are placed on; of this host whether it has these, and
+// nobody else is at the ports where they listen. Errors name the option, what is wrong and what would help.
+absl::Status CheckInputs(const RunConfig& config, Program program, ServicesStart start);
 
 // That the trainer of `section`, "actor" or "critic", can go on from the training state that its load_checkpoint names,
 // if it names one: with the optimizer of `config`, its average of the weights and its adapters. Errors name the option.

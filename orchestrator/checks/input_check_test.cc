@@ -68,8 +68,8 @@ class CheckInputsTest : public ::testing::Test {
     const absl::Status written = WriteRandomModel(model, head, 7, Dtype::kF32, scratch_.path() + "/" + name);
     EXPECT_TRUE(written.ok()) << written;
   }
-  std::string Error(bool launch = true) const {
-    return std::string(CheckInputs(config_, Program::kPpo, launch).message());
+  std::string Error(ServicesStart start = ServicesStart::kHere) const {
+    return std::string(CheckInputs(config_, Program::kPpo, start).message());
   }
   std::string InScratch(const std::string& name) const { return scratch_.path() + "/" + name; }
 
@@ -137,7 +137,7 @@ TEST_F(CheckInputsTest, TakesAdaptersThatAreToBeTrained) {
   config_.mutable_actor()->mutable_lora();
   ASSERT_TRUE(ResolveRunConfig(&config_, "").ok());
   for (const Program program : {Program::kPpo, Program::kSft, Program::kDpo}) {
-    const absl::Status status = CheckInputs(config_, program, /*launch=*/true);
+    const absl::Status status = CheckInputs(config_, program, ServicesStart::kHere);
     EXPECT_TRUE(status.ok()) << status;
   }
   config_.mutable_actor()->mutable_lora()->set_target_modules(0, "lm_head");
@@ -147,7 +147,7 @@ TEST_F(CheckInputsTest, TakesAdaptersThatAreToBeTrained) {
   config_.mutable_critic()->mutable_lora();
   ASSERT_TRUE(ResolveRunConfig(&config_, "").ok());
   for (const Program program : {Program::kPpo, Program::kRewardModel}) {
-    const absl::Status status = CheckInputs(config_, program, /*launch=*/true);
+    const absl::Status status = CheckInputs(config_, program, ServicesStart::kHere);
     EXPECT_TRUE(status.ok()) << status;
   }
   config_.mutable_critic()->mutable_lora()->set_target_modules(0, "score");
@@ -169,10 +169,10 @@ TEST_F(CheckInputsTest, NamesAStopTokenBeyondTheVocabulary) {
 }
 
 TEST_F(CheckInputsTest, AcceptsWhatServicesCanLoad) {
-  for (const bool launch : {false, true}) {
+  for (const ServicesStart start : {ServicesStart::kByOthers, ServicesStart::kHere, ServicesStart::kOnCluster}) {
     for (const Program program :
          {Program::kPpo, Program::kSft, Program::kDpo, Program::kRewardModel, Program::kEvaluate}) {
-      const absl::Status status = CheckInputs(config_, program, launch);
+      const absl::Status status = CheckInputs(config_, program, start);
       EXPECT_TRUE(status.ok()) << status;
     }
   }
@@ -202,8 +202,8 @@ TEST_F(CheckInputsTest, RefusesAModelOfACheckpointOfWhichABitIsFlipped) {
 
 TEST_F(CheckInputsTest, NamesTheOptionOfAFolderThatDoesNotExist) {
   config_.mutable_actor()->set_pretrain(InScratch("Qwen/Qwen2.5-0.5B"));
-  for (const bool launch : {false, true}) {
-    EXPECT_EQ(Error(launch),
+  for (const ServicesStart start : {ServicesStart::kByOthers, ServicesStart::kHere, ServicesStart::kOnCluster}) {
+    EXPECT_EQ(Error(start),
               absl::StrCat("actor.pretrain: the folder ", InScratch("Qwen/Qwen2.5-0.5B"),
                            " does not exist; names of a model hub are not resolved: download the model and give its "
                            "folder (relative paths start at ",
@@ -212,7 +212,7 @@ TEST_F(CheckInputsTest, NamesTheOptionOfAFolderThatDoesNotExist) {
   config_.mutable_actor()->set_pretrain(InScratch("model"));
   config_.mutable_critic()->set_pretrain(InScratch("no_critic"));
   EXPECT_THAT(Error(), StartsWith("critic.pretrain: the folder "));
-  EXPECT_EQ(Error(/*launch=*/false), "") << "a critic trainer that runs already may have it";
+  EXPECT_EQ(Error(ServicesStart::kByOthers), "") << "a critic trainer that runs already may have it";
 }
 
 TEST_F(CheckInputsTest, SaysHowWeightsAreConverted) {
@@ -418,7 +418,7 @@ TEST_F(CheckInputsTest, NamesALengthBeyondThePositionsThatTheRolloutMayUse) {
   config_.mutable_rollout()->set_max_model_len(65);
   EXPECT_THAT(Error(), AllOf(StartsWith("rollout.max_model_len is 65; at most 64 is allowed"),
                              HasSubstr("max_position_embeddings")));
-  EXPECT_TRUE(CheckInputs(config_, Program::kSft, /*launch=*/true).ok());
+  EXPECT_TRUE(CheckInputs(config_, Program::kSft, ServicesStart::kHere).ok());
 }
 
 TEST_F(CheckInputsTest, NamesACacheThatHoldsNoSequenceOfTheGreatestLength) {
@@ -435,7 +435,7 @@ TEST_F(CheckInputsTest, NamesACacheThatHoldsNoSequenceOfTheGreatestLength) {
 
 TEST_F(CheckInputsTest, LooksAtWhatServicesLoadThatAreStartedAlone) {
   fs::rename(InScratch("model/model.safetensors"), InScratch("model/pytorch_model.bin"));
-  EXPECT_THAT(std::string(CheckInputs(config_, Program::kEvaluate, /*launch=*/true).message()),
+  EXPECT_THAT(std::string(CheckInputs(config_, Program::kEvaluate, ServicesStart::kHere).message()),
               AllOf(StartsWith("rollout.pretrain: "), HasSubstr("pytorch_model.bin")));
 }
 
@@ -462,7 +462,7 @@ TEST_F(CheckInputsTest, NamesAnAddressThatIsInUse) {
   config_.mutable_services()->mutable_scorer()->set_listen(taken);
   EXPECT_THAT(Error(), AllOf(StartsWith("services.scorer.listen: cannot listen on " + taken),
                              HasSubstr("in use by another process")));
-  EXPECT_EQ(Error(/*launch=*/false), "") << "the scorer may be what listens there";
+  EXPECT_EQ(Error(ServicesStart::kByOthers), "") << "the scorer may be what listens there";
   config_.mutable_services()->mutable_scorer()->set_listen("127.0.0.1:0");
   config_.mutable_rollout()->mutable_http()->set_listen(taken);
   EXPECT_THAT(Error(), StartsWith("rollout.http.listen: cannot listen on " + taken));
@@ -478,6 +478,24 @@ TEST_F(CheckInputsTest, NamesAModelThatCannotBeDivided) {
             "rollout.tensor_parallel_size: 3 is not allowed; it must divide services.rollout.ranks, which is 1");
   config_.mutable_services()->mutable_rollout()->set_ranks(3);
   EXPECT_THAT(Error(), AllOf(StartsWith("rollout.tensor_parallel_size: "), HasSubstr("num_attention_heads is 2")));
+}
+
+TEST_F(CheckInputsTest, NamesAShardSizeThatLeavesRanksOver) {
+  config_.mutable_services()->mutable_policy_trainer()->set_ranks(4);
+  config_.mutable_actor()->set_shard_size(3);
+  EXPECT_EQ(Error(), "actor.shard_size: 3 is not allowed; it must divide services.policy_trainer.ranks, which is 4");
+}
+
+// Where they wait in a queue before they could say it themselves.
+TEST_F(CheckInputsTest, LooksAtWhatServicesWillLoadThatAClusterStarts) {
+  config_.mutable_critic()->set_pretrain(InScratch("nowhere"));
+  EXPECT_THAT(Error(ServicesStart::kOnCluster), StartsWith("critic.pretrain: "));
+  config_.mutable_critic()->set_pretrain(InScratch("model"));
+  config_.mutable_services()->mutable_scorer()->set_ranks(3);
+  config_.mutable_services()->mutable_scorer()->set_listen("127.0.0.1:1");  // for another host to say
+  EXPECT_EQ(Error(ServicesStart::kOnCluster), "");
+  config_.mutable_rollout()->set_tensor_parallel_size(3);
+  EXPECT_THAT(Error(ServicesStart::kOnCluster), StartsWith("rollout.tensor_parallel_size: 3 is not allowed"));
 }
 
 TEST_F(CheckInputsTest, NamesTheOptionWithWhichATrainingStateCannotBeGoneOnFrom) {
@@ -506,8 +524,8 @@ TEST_F(CheckInputsTest, NamesTheOptionsOfFilesThatAreNotThere) {
   tls->set_ca_file(scratch_.Write("ca.pem", ""));
   tls->set_cert_file(InScratch("no_cert.pem"));
   tls->set_key_file(InScratch("no_key.pem"));
-  for (const bool launch : {false, true}) {
-    EXPECT_EQ(Error(launch),
+  for (const ServicesStart start : {ServicesStart::kByOthers, ServicesStart::kHere, ServicesStart::kOnCluster}) {
+    EXPECT_EQ(Error(start),
               absl::StrCat("tls.cert_file: cannot open ", InScratch("no_cert.pem"), ": No such file or directory"));
   }
 }

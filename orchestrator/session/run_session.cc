@@ -109,7 +109,10 @@ absl::Status RunSession::ReadInputs(const std::function<absl::Status()>& read) {
           absl::StrCat("train.trace_steps is ", config_.train().trace_steps(), ", and --trace=", options_.trace,
                        " has the ranks write all that they do to files: give one of the two"));
     }
-    QUARTET_RETURN_IF_ERROR(CheckInputs(config_, program_, options_.launch));
+    QUARTET_RETURN_IF_ERROR(CheckInputs(config_, program_,
+                                        options_.launch       ? ServicesStart::kHere
+                                        : options_.on_cluster ? ServicesStart::kOnCluster
+                                                              : ServicesStart::kByOthers));
     const absl::CivilDay today = absl::ToCivilDay(absl::Now(), absl::LocalTimeZone());
     const std::string model = LearningSection(program_);
     QUARTET_ASSIGN_OR_RETURN(tokenizer_, LoadTokenizerOfRun(model, continues(), today, &config_));

@@ -31,8 +31,10 @@
 namespace quartet {
 
 struct RunOptions {
-  // Start the services here; else they run already at config.services.*.listen.
+  // Start the services here; else they run already at config.services.*.listen, or `on_cluster` starts them.
   bool launch = false;
+  // The run is to begin elsewhere, by Slurm or Ray: here it is looked at alone.
+  bool on_cluster = false;
   // As ServiceLauncherOptions::trace.
   std::string trace = {};
   // An entry of run_dir that may be there before the run.

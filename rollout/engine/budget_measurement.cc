@@ -38,7 +38,10 @@ absl::StatusOr<CacheBudget> MeasureCacheBudget(const RolloutConfig& options, con
                                                Ledger* ledger) {
   CacheBudget budget;
   budget.utilization = options.gpu_memory_utilization();
-  budget.least_cache_bytes = (1 + forward->spare_blocks()) * shape.block_bytes();
+  // One sequence's, where it is known how long they are.
+  const int64_t least_blocks = CeilDivide(std::max(1, options.max_model_len()), options.block_size());
+  budget.least_cache_bytes = (least_blocks + forward->spare_blocks()) * shape.block_bytes();
+  const int64_t present_bytes = (1 + forward->spare_blocks()) * shape.block_bytes();
   const absl::Status status = CatchExceptions("the largest forward", *ledger, [&] {
     if (device.is_meta()) {
       ledger->ResetPeaks();
@@ -48,7 +51,7 @@ absl::StatusOr<CacheBudget> MeasureCacheBudget(const RolloutConfig& options, con
       const int64_t peak = ledger->peak_total(MemoryTier::kDevice), left = ledger->total(MemoryTier::kDevice);
       forward->Record();
       budget.graphs_bytes = ledger->total(MemoryTier::kDevice) - left;
-      budget.forward_bytes = peak - budget.weights_bytes - budget.least_cache_bytes;
+      budget.forward_bytes = peak - budget.weights_bytes - present_bytes;
       budget.device_bytes = planned.bytes;
       budget.other_bytes = planned.other_bytes;
       forward->DropCache();
@@ -65,7 +68,7 @@ absl::StatusOr<CacheBudget> MeasureCacheBudget(const RolloutConfig& options, con
     const DeviceMemory after = ReadDeviceMemory(device);
     // Graphs take memory of the driver's, too.
     budget.graphs_bytes = after.reserved - before.reserved + std::max<int64_t>(0, after.others - before.others);
-    budget.forward_bytes = before.peak_tensors - budget.weights_bytes - budget.least_cache_bytes;
+    budget.forward_bytes = before.peak_tensors - budget.weights_bytes - present_bytes;
     budget.device_bytes = before.total;
     budget.other_bytes = before.others;
     forward->DropCache();

@@ -497,7 +497,7 @@ TEST(TensorParallelEngine, RefusesWhatItCannotDivide) {
   options.set_tensor_parallel_size(8);
   EXPECT_EQ(refusal(options, 8),
             "rank 0 of 8: config.json: num_attention_heads is 4, which cannot be "
-            "divided over 8 ranks; allowed: multiples of 8");
+            "divided over 8 ranks; allowed numbers of ranks: 1, 2, 4");
 }
 
 }  // namespace

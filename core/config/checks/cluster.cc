@@ -81,6 +81,10 @@ absl::Status CheckAskedFor(const RunConfig& c, const std::string& service) {
   if (!c.has_cluster()) {
     return Missing("cluster", absl::StrCat(said, " is of its nodes: say at least cluster.num_gpus_per_node"));
   }
+  if (s.num_gpus_per_node() > c.cluster().num_gpus_per_node()) {
+    return Bad(field("num_gpus_per_node"), absl::StrCat(s.num_gpus_per_node()),
+               absl::StrCat("cluster.num_gpus_per_node is ", c.cluster().num_gpus_per_node()));
+  }
   if (s.num_nodes() > c.cluster().num_nodes()) {
     return Bad(field("num_nodes"), absl::StrCat(s.num_nodes()),
                absl::StrCat("cluster.num_nodes is ", c.cluster().num_nodes()));
@@ -132,6 +136,9 @@ absl::Status CheckPlacements(const RunConfig& c) {
       return Bad(field("service"), absl::StrCat("\"", p.service(), "\""), "it has an entry already");
     }
     const ServicePlacement& s = PlacementOf(c, p.service());
+    if (p.service() == "critic_trainer" && s.device().empty()) {
+      return NoEffect(absl::StrCat("placement[", i, "]"), kNoCritic);
+    }
     if (s.device() != "cuda") {
       return NoEffect(absl::StrCat("placement[", i, "]"),
                       absl::StrCat("services.", p.service(), ".device is \"", s.device(), "\""));

@@ -80,8 +80,17 @@ std::vector<FieldAside> LeftAsideOf(const ConfigLayers& layers, Program program)
 absl::StatusOr<ConfigLayers> LayersOf(const ConfigSources& sources) {
   QUARTET_ASSIGN_OR_RETURN(ConfigLayers layers, ReadLayers(sources));
   for (const FieldAside& field : LeftAsideOf(layers, sources.program)) {
-    ClearPath(field.path, &layers.file.set);
-    ClearPath(field.path, &layers.file.whole);
+    for (RunConfig* file : {&layers.file.set, &layers.file.whole}) {
+      ClearPath(field.path, file);
+      // Nor has a service that there is not a place.
+      constexpr std::string_view kServices = "services.";
+      if (!field.path.starts_with(kServices)) continue;
+      const std::string service = field.path.substr(kServices.size());
+      auto* const entries = file->mutable_placement();
+      entries->erase(std::remove_if(entries->begin(), entries->end(),
+                                    [&](const GpuPlacement& entry) { return entry.service() == service; }),
+                     entries->end());
+    }
   }
   return layers;
 }

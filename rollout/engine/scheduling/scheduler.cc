@@ -61,7 +61,7 @@ absl::Status Scheduler::CheckFits(int64_t prompt_len, int64_t max_new_tokens) co
     return absl::InvalidArgumentError(absl::StrCat("ids (", prompt_len, ") and max_new_tokens (", max_new_tokens,
                                                    ") need ", blocks, " blocks of KV cache; there are ",
                                                    options_.num_blocks, " of ", options_.block_size,
-                                                   " tokens: raise rollout.kv_cache_bytes"));
+                                                   " tokens: raise rollout.kv_cache_bytes, or rollout.gpu_memory_utilization where that is set"));
   }
   return absl::OkStatus();
 }
