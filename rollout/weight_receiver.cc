@@ -368,7 +368,7 @@ absl::Status CheckHashes(const WeightManifest& manifest, const std::vector<std::
                                                        : absl::StrCat("ranks ", first, " to ", last, ": ");
       return absl::DataLossError(absl::StrCat(who, "weight version ", manifest.version(), ": tensor ", tensor.name(),
                                               " arrived with hash ", HashText(hash), ", ", whose, " ",
-                                              HashText(expected), "; the weights in use stay"));
+                                              HashText(expected), "; they are not taken over"));
     };
     constexpr char kPublished[] = "was published with";
     for (int model = 0; model < all; model += ranks_per_model) {

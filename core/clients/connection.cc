@@ -51,7 +51,9 @@ absl::Status ServiceClient::Connection::Explain(const std::string& call, const a
     if (absl::Status owner = CheckOwner(); !owner.ok()) return owner;
   }
   std::string message = absl::StrCat(service, " at ", address, ", ", call, ": ", status.message());
-  if (status.code() == absl::StatusCode::kUnavailable && !absl::StrContains(status.message(), kNoAnswer)) {
+  if (status.code() == absl::StatusCode::kUnavailable && absl::StrContains(status.message(), " of weight version ")) {
+    absl::StrAppend(&message, ". Does the policy_trainer run, which has them?");
+  } else if (status.code() == absl::StatusCode::kUnavailable && !absl::StrContains(status.message(), kNoAnswer)) {
     absl::StrAppend(&message, ". Does it run? Start it with `./bazelw run //", service,
                     " -- --config=FILE`, or all services with the orchestrator's --launch");
   } else if (status.code() == absl::StatusCode::kCancelled) {

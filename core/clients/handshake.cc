@@ -121,13 +121,18 @@ absl::Status CheckFits(const ServiceClient& client, const ServiceInfo& info, con
     const auto found = info.metrics().find(state);
     return found != info.metrics().end() && found->second != 0;
   };
-  // A run that has ended amid a step may have left it asleep, and this one wakes it.
-  if (is("rollout/paused") && !(config.rollout().enable_sleep() && is("rollout/asleep"))) {
+  // A run that has ended amid a step may have left it so, and this one wakes it, gives it weights and resumes it.
+  if (!is("rollout/paused") || config.rollout().enable_sleep()) return absl::OkStatus();
+  if (is("rollout/weights_released") && info.policy_version() > 0) {
     return absl::FailedPreconditionError(
         absl::StrCat(PlaceOf(client),
-                     " is paused, and would answer nothing. Rollout.Resume ends that, after WakeUp where it sleeps"));
+                     " is paused, and its weights are released. A run with rollout.enable_sleep that goes on brings "
+                     "them back by itself; of one that has ended, continue it, or start the rollout again"));
   }
-  return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(PlaceOf(client),
+                   " is paused, and would answer nothing. Rollout.Resume ends that, after WakeUp where "
+                   "it sleeps; a run with rollout.enable_sleep that goes on does both by itself"));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ absl::Status MemoryTurns::GiveToRollout(uint64_t step, const std::optional<Weigh
   if (!config_.rollout().enable_sleep()) return absl::OkStatus();
   QUARTET_RETURN_IF_ERROR(WakeUp(step));
   if (published.has_value() && !config_.actor().has_lora()) {
-    QUARTET_RETURN_IF_ERROR(TakeWeights(*services_.rollout, step, *published).status());
+    QUARTET_RETURN_IF_ERROR(TakeAfterSleep(step, *published).status());
   }
   return services_.rollout->Resume(step);
 }
@@ -26,8 +26,9 @@ absl::StatusOr<double> MemoryTurns::SyncWeights(uint64_t step, uint64_t version,
   *published = std::move(*reply.mutable_manifest());
   const bool sleeps = config_.rollout().enable_sleep();
   if (sleeps) QUARTET_RETURN_IF_ERROR(WakeUp(step));
-  QUARTET_ASSIGN_OR_RETURN(const double pause_seconds, TakeWeights(*services_.rollout, step, *published));
-  if (sleeps) QUARTET_RETURN_IF_ERROR(services_.rollout->Resume(step));
+  if (!sleeps) return TakeWeights(*services_.rollout, step, *published);
+  QUARTET_ASSIGN_OR_RETURN(const double pause_seconds, TakeAfterSleep(step, *published));
+  QUARTET_RETURN_IF_ERROR(services_.rollout->Resume(step));
   return pause_seconds;
 }
 
@@ -44,6 +45,13 @@ absl::Status MemoryTurns::RestPolicy() {
 absl::Status MemoryTurns::RestCritic() {
   const bool rests = trainers_in_turn_ && config_.rollout().enable_sleep() && services_.critic_trainer != nullptr;
   return rests ? services_.critic_trainer->Sleep() : absl::OkStatus();
+}
+
+absl::StatusOr<double> MemoryTurns::TakeAfterSleep(uint64_t step, const WeightManifest& published) {
+  absl::StatusOr<double> taken = TakeWeights(*services_.rollout, step, published);
+  // The run ends; who else asks the rollout is answered by the old weights, where sleep has left them.
+  if (!taken.ok()) services_.rollout->Resume(step).IgnoreError();
+  return taken;
 }
 
 absl::Status MemoryTurns::WakeUp(uint64_t step) {

@@ -49,6 +49,8 @@ class MemoryTurns {
  private:
   // Generate waits until Resume.
   absl::Status WakeUp(uint64_t step);
+  // TakeWeights by a rollout that is awake again and still paused.
+  absl::StatusOr<double> TakeAfterSleep(uint64_t step, const WeightManifest& published);
 
   const RunConfig& config_;
   Services& services_;

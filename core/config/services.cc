@@ -121,10 +121,13 @@ std::map<std::string, std::string> ServiceFields(const RunConfig& config, std::s
   } else if (service == "policy_trainer") {
     part.set_run_dir(config.run_dir());
     *part.mutable_actor() = config.actor();
+    // Not set, where rollout.enable_sleep is off, which calls say.
+    if (!config.actor().sleep_offload()) part.mutable_actor()->clear_sleep_offload();
   } else if (service == "critic_trainer") {
     part.set_run_dir(config.run_dir());
     part.set_seed(config.seed());  // of a head that the model does not have
     *part.mutable_critic() = config.critic();
+    if (!config.critic().sleep_offload()) part.mutable_critic()->clear_sleep_offload();
     part.mutable_actor()->set_pretrain(config.actor().pretrain());  // whose tokens it reads
   } else if (service == "scorer") {
     *part.mutable_reward() = config.reward();

@@ -158,7 +158,7 @@ TEST(TensorParallel, RefusesWhatCannotBeDividedByName) {
   EXPECT_EQ(
       message(of_three, 4),
       "config.json: num_key_value_heads is 3, which can neither be divided over 4 ranks nor be on equally many of "
-      "them each; allowed numbers of ranks: 1, 3, 6, 12");
+      "them each; allowed numbers of ranks: 1, 3, 6");
   EXPECT_EQ(message([](ModelConfig& config) { config.intermediate_size = 49; }, 2),
             "config.json: intermediate_size is 49, which cannot be divided over 2 ranks; allowed numbers of ranks: 1");
   EXPECT_EQ(message([](ModelConfig& config) { config.vocab_size = 16; }, 2),

@@ -82,6 +82,24 @@ TEST_F(PpoFailureTest, WakesNoRolloutThatSleepsByNoWishOfTheRun) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("is paused"));
 }
 
+TEST_F(PpoFailureTest, LetsTheRolloutAnswerOthersWhereItFailsToTakeWeightsAfterItsSleep) {
+  RunConfig config = services_.MakeConfig(scratch_.path(), 2);
+  config.mutable_rollout()->set_enable_sleep(true);
+  services_.SetHook([](const std::string& call) {
+    return call == "rollout.BeginUpdate" ? grpc::Status(grpc::DATA_LOSS, "it is garbled") : grpc::Status::OK;
+  });
+  EXPECT_THAT(std::string(Run(config).status().message()), HasSubstr("it is garbled"));
+  EXPECT_EQ(services_.calls().back(), "rollout.Resume");
+}
+
+TEST_F(PpoFailureTest, GoesOnWithARolloutThatARunHasLeftPausedInTheMidstOfASync) {
+  services_.SetPaused(true);
+  RunConfig config = services_.MakeConfig(scratch_.path(), 1);
+  config.mutable_rollout()->set_enable_sleep(true);
+  const absl::StatusOr<PpoSummary> summary = Run(config);
+  EXPECT_TRUE(summary.ok()) << summary.status();
+}
+
 TEST_F(PpoFailureTest, StopsWhenTrainerAndRolloutDisagree) {
   services_.trainer_log_prob = -2;
   const absl::StatusOr<PpoSummary> summary = Run(services_.MakeConfig(scratch_.path(), 2));

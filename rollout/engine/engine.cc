@@ -91,15 +91,10 @@ class Engine : public RolloutEngine {
     const int64_t blocks_a_sequence = CeilDivide(max_model_len_, options_.block_size());
     const int64_t spare = forward_->spare_blocks();
     const int64_t blocks = std::min(cache_bytes / block_bytes - spare, options_.max_num_seqs() * blocks_a_sequence);
-    // A longest sequence's last token is never put there.
-    const int64_t least =
-        fits_length_ ? 1 : CeilDivide(std::max<int64_t>(max_model_len_ - 1, 1), options_.block_size());
-    if (blocks < least) {
+    if (blocks < 1) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "rollout.kv_cache_bytes is ", options_.kv_cache_bytes(), "; ", least,
-          least == 1 ? " block of " : " blocks of ", options_.block_size(), " tokens take ", least * block_bytes,
-          " bytes", spare > 0 ? ", and recorded forwards need one block more" : "",
-          fits_length_ ? "" : absl::StrCat(", for a sequence of rollout.max_model_len, ", max_model_len_)));
+          "rollout.kv_cache_bytes is ", options_.kv_cache_bytes(), "; one block of ", options_.block_size(),
+          " tokens takes ", block_bytes, " bytes", spare > 0 ? ", and recorded forwards need one more" : ""));
     }
     if (fits_length_) max_model_len_ = std::min(max_model_len_, blocks * options_.block_size());
     make_cache_ = [=, this] {

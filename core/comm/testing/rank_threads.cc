@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -87,31 +88,40 @@ std::string FailuresSince(int first) {
   return text;
 }
 
+// A folder for what the processes do together next in the present test, the same in each of them.
+std::string NextFolder(const OwnProcess& own) {
+  static std::map<std::string, int>& calls = *new std::map<std::string, int>();
+  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  std::string name = absl::StrCat(test.test_suite_name(), ".", test.name());
+  std::replace(name.begin(), name.end(), '/', '_');
+  return absl::StrCat(own.folder, "/", name, ".", calls[name]++);
+}
+
+// Tells the others what this process found, "" if nothing went wrong, and waits until all have; rank 0 takes over what
+// they say.
+void EndTogether(const OwnProcess& own, const std::string& folder, const std::string& failures) {
+  const auto store = MakeFolderStore(folder);
+  const auto ended = [](int rank) { return absl::StrCat("ended/", rank); };
+  ASSERT_TRUE(store->Set(ended(own.rank), failures.empty() ? "well" : failures).ok());
+  for (int rank = 0; rank < own.ranks; ++rank) {
+    const auto told = store->Wait({ended(rank)}, absl::Minutes(2));
+    ASSERT_TRUE(told.ok()) << "rank " << rank << " does not come: " << told.status();
+    if (own.rank == 0 && told->front() != "well") ADD_FAILURE() << "rank " << rank << ": " << told->front();
+  }
+}
+
 // Rank own.rank of them, if there is such a rank; returns once all processes are through.
 void RunProcess(const OwnProcess& own, int size, absl::Duration timeout, const Body& body) {
-  static int calls = 0;
   if (size > own.ranks) {
     FAIL() << size << " ranks, and the test was started as " << own.ranks << " processes; leave it out";
   }
-  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
-  std::string folder = absl::StrCat(test.test_suite_name(), ".", test.name(), ".", calls++);
-  std::replace(folder.begin(), folder.end(), '/', '_');
-  folder = absl::StrCat(own.folder, "/", folder);
+  const std::string folder = NextFolder(own);
   ASSERT_TRUE(MakeDirs(folder).ok());
   PatientStore store(MakeFolderStore(folder));
-  const int before = test.result()->total_part_count();
+  const int before = testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
   at::set_num_threads(1);
   if (own.rank < size) RunRank(own.rank, size, &store, timeout, body);
-  const std::string failures = FailuresSince(before);
-  const auto ended = [](int rank) { return absl::StrCat("ended/", rank); };
-  ASSERT_TRUE(store.Set(ended(own.rank), failures.empty() ? "well" : failures).ok());
-  for (int rank = 0; rank < own.ranks; ++rank) {
-    const auto told = MakeFolderStore(folder)->Wait({ended(rank)}, timeout + absl::Minutes(2));
-    ASSERT_TRUE(told.ok()) << "rank " << rank << " does not come: " << told.status();
-    if (own.rank == 0 && rank != 0 && told->front() != "well") {
-      ADD_FAILURE() << "rank " << rank << " of " << size << ": " << told->front();
-    }
-  }
+  EndTogether(own, folder, own.rank == 0 ? "" : FailuresSince(before));
 }
 
 // A group on a GPU that takes tensors of the CPU as well.
@@ -167,8 +177,16 @@ class GroupOfAllTensors : public ProcessGroup {
 
 }  // namespace
 
+void MeetProcesses() {
+  const OwnProcess own = FindOwnProcess();
+  if (own.ranks == 1) return;
+  const std::string folder = NextFolder(own);
+  ASSERT_TRUE(MakeDirs(folder).ok());
+  EndTogether(own, folder, "");
+}
+
 void RunRanksOfStore(int size, const Body& body, absl::Duration timeout) {
-  static const OwnProcess& own = *new OwnProcess(FindOwnProcess());
+  const OwnProcess own = FindOwnProcess();
   if (own.ranks == 1 || size == 1) {
     RunThreads(size, timeout, body);
   } else {

@@ -29,4 +29,7 @@ void RunRanksOfStore(int size,
                      const std::function<void(KeyValueStore* store, const ProcessGroupOptions& options)>& body,
                      absl::Duration timeout = absl::Seconds(60));
 
+// Of a program that runs as processes: returns when all of them are at this call. Between tests' own writing to files.
+void MeetProcesses();
+
 }  // namespace quartet

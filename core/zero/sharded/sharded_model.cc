@@ -6,8 +6,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <set>
+#include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -28,6 +32,17 @@
 
 namespace quartet {
 namespace {
+
+// By which files are told from others that stand in their places later.
+std::vector<std::string> StampsOf(const CheckpointReader& reader) {
+  std::vector<std::string> stamps;
+  for (const std::string& file : reader.files()) {
+    std::error_code error;
+    stamps.push_back(absl::StrCat(file, " ", std::filesystem::file_size(file, error), " ",
+                                  std::filesystem::last_write_time(file, error).time_since_epoch().count()));
+  }
+  return stamps;
+}
 
 // Says which tensors of the folder the model has no place for.
 void LogUnread(const CheckpointReader& reader, const ParameterLayout& layout, const ModelConfig& config,
@@ -228,6 +243,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> ShardedModel::OpenModel(const 
   std::unique_ptr<CheckpointReader> reader;  // null on the meta device
   if (!options.device.is_meta()) {
     QUARTET_ASSIGN_OR_RETURN(reader, CheckpointReader::Open(model.folder));
+    model.file_stamps = StampsOf(*reader);
   }
   QUARTET_RETURN_IF_ERROR(CheckTensorParallel(model.config, options.tensor_parallel.size));
   model.layout = ShareOfLayout(model.config, options.head, options.tensor_parallel);
@@ -468,6 +484,13 @@ absl::StatusOr<uint64_t> ShardedModel::ReadShards(const std::vector<at::Tensor>&
   if (impl_->options.device.is_meta()) return hash;
   const at::NoGradGuard no_grad;
   QUARTET_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(impl_->folder));
+  // What adapters belong to is told by its hash.
+  if (impl_->adapters == nullptr && StampsOf(*reader) != impl_->file_stamps) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the weights in ", impl_->folder,
+                     " have changed since they were loaded: start what reads them again, with the weights as they "
+                     "are to be"));
+  }
   for (int g = 0; g < static_cast<int>(buffers.size()); ++g) {
     QUARTET_RETURN_IF_ERROR(impl_->Read(reader.get(), g, impl_->shard_begin(g), buffers[g], &hash));
   }

@@ -173,8 +173,10 @@ class ShardedModel {
   std::vector<at::Tensor> SwapWeights(std::vector<at::Tensor> staged);
   // Gives the shards of a frozen model back. Until SwapWeights there are no weights: nothing may gather them.
   void ReleaseShards();
-  // What Load read, into NewStagedBuffers; this rank alone, from the folder as it is now. Errors as Load's. Returns
-  // this rank's term of folder_hash: at stage 3 those of all ranks add up to it, at stage 0 each is it.
+  // What Load read, into NewStagedBuffers; this rank alone, from the folder as it is now. Errors as Load's, and
+  // FAILED_PRECONDITION where a file of the weights is another by its size or time of change, but for a model with
+  // adapters. Returns this rank's term of folder_hash: at stage 3 those of all ranks add up to it, at stage 0 each is
+  // it.
   absl::StatusOr<uint64_t> ReadShards(const std::vector<at::Tensor>& buffers) const;
 
  private:

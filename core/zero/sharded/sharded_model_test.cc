@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -292,6 +293,20 @@ TEST(ShardedModel, NewWeightsAreUsedOnceSwappedIn) {
       EXPECT_FALSE(at::equal(logits_of(*model), before));
     });
   }
+}
+
+TEST(ShardedModel, ReadsAgainWhatItHasReadAndNothingElse) {
+  const std::string folder = WriteModel("again", TinyConfig());
+  RunRanks(1, [&](ProcessGroup& group) {
+    Ledger ledger;
+    auto model = LoadShardedOrDie(folder, {}, group, ledger);
+    EXPECT_TRUE(model->ReadShards(model->NewStagedBuffers()).ok());
+    const std::string file = folder + "/model.safetensors";
+    fs::last_write_time(file, fs::last_write_time(file) + std::chrono::seconds(1));
+    const absl::Status changed = model->ReadShards(model->NewStagedBuffers()).status();
+    EXPECT_EQ(changed.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(changed.message()), testing::HasSubstr("have changed since they were loaded"));
+  });
 }
 
 TEST(ShardedModel, OfADeviceStagesWeightsInHostMemoryAndKeepsOneSetOnTheDevice) {

@@ -132,7 +132,9 @@ ModelConfig DeepConfig() {
 
 std::string FreshFolder(const std::string& name) {
   const fs::path folder = fs::path(testing::TempDir()) / ("golden_run_" + name);
+  MeetProcesses();  // who may read there still
   fs::remove_all(folder);
+  MeetProcesses();
   return folder.string();
 }
 
