@@ -89,7 +89,8 @@ TEST(RolloutOverload, CallsThatNeverSayWhatTheyWantHoldNobodyUp) {
   TestService service({.ranks = 1}, [](RolloutConfig* rollout) { rollout->set_max_calls(kCalls); });
   const auto stub = service.StubOf(0);
   // Clients that open calls, or send a header, and then nothing.
-  std::deque<grpc::ClientContext> contexts(kCalls);
+  // Some more than there are places for: those that come while the loop below has one are refused.
+  std::deque<grpc::ClientContext> contexts(kCalls + 20);
   std::vector<std::unique_ptr<grpc::ClientReaderWriter<GenerateRequest, GenerateReply>>> silent;
   for (grpc::ClientContext& context : contexts) {
     silent.push_back(stub->Generate(&context));

@@ -46,7 +46,8 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
       StartWrite(&reply_);
       return;
     }
-    if (!end_.has_value()) return;
+    // Its place among the dispatcher's calls is given back before the client knows of the end.
+    if (!end_.has_value() || admitting_) return;
     finished_ = true;
     std::unique_ptr<Dispatcher::Admission> admission = std::move(admission_);
     lock.unlock();
@@ -116,17 +117,20 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
     const auto begin = [this, version = batch.header.policy_version()] {
       return calls_.backend_->CheckVersion(version);
     };
-    QUARTET_ASSIGN_OR_RETURN(
-        std::unique_ptr<Dispatcher::Admission> admission,
-        calls_.dispatcher_->Begin(batch.header, std::move(batch.items), begin, static_cast<CallSink*>(this)));
-    std::unique_lock lock(mutex_);
-    if (!finished_) {
-      admission_ = std::move(admission);
-    } else {
-      lock.unlock();  // the client left meanwhile
-      admission.reset();
+    {
+      const std::lock_guard lock(mutex_);
+      if (finished_) return absl::OkStatus();  // the client has left
+      admitting_ = true;
     }
-    return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<Dispatcher::Admission>> admission =
+        calls_.dispatcher_->Begin(batch.header, std::move(batch.items), begin, static_cast<CallSink*>(this));
+    {
+      const std::lock_guard lock(mutex_);
+      admitting_ = false;
+      if (admission.ok()) admission_ = *std::move(admission);
+    }
+    Advance();  // it may have ended meanwhile
+    return admission.status();
   }
 
   // What there is to be written is not.
@@ -184,6 +188,7 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
   std::deque<GenerateReply> replies_;
   std::optional<absl::Status> end_;
   bool writing_ = false;
+  bool admitting_ = false;  // by Admit, which sets admission_
   bool finished_ = false;
   int64_t sequences_ = 0;
   int64_t tokens_ = 0;

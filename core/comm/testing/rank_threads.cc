@@ -177,12 +177,17 @@ class GroupOfAllTensors : public ProcessGroup {
 
 }  // namespace
 
-void MeetProcesses() {
+void DoOnce(const std::function<void()>& work) {
   const OwnProcess own = FindOwnProcess();
-  if (own.ranks == 1) return;
-  const std::string folder = NextFolder(own);
-  ASSERT_TRUE(MakeDirs(folder).ok());
-  EndTogether(own, folder, "");
+  const auto meet = [&own] {
+    if (own.ranks == 1) return;
+    const std::string folder = NextFolder(own);
+    ASSERT_TRUE(MakeDirs(folder).ok());
+    EndTogether(own, folder, "");
+  };
+  meet();
+  if (own.rank == 0) work();
+  meet();
 }
 
 void RunRanksOfStore(int size, const Body& body, absl::Duration timeout) {

@@ -132,9 +132,7 @@ ModelConfig DeepConfig() {
 
 std::string FreshFolder(const std::string& name) {
   const fs::path folder = fs::path(testing::TempDir()) / ("golden_run_" + name);
-  MeetProcesses();  // who may read there still
-  fs::remove_all(folder);
-  MeetProcesses();
+  DoOnce([&folder] { fs::remove_all(folder); });
   return folder.string();
 }
 
