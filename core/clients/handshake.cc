@@ -49,6 +49,16 @@ bool AreOnePath(const std::string& a, const std::string& b) {
   return std::filesystem::equivalent(path_a, path_b, error);
 }
 
+// The rollout's KV cache has another default where its GPUs are taken to be its own (rollout.gpu_memory_utilization),
+// which is seen otherwise by a service that is started alone and by a program that drives few others.
+bool AreDefaultsOfACache(const std::string& field, const std::string& ours, const std::string& theirs) {
+  const auto one_is = [&](const char* value) {
+    return (ours == value && theirs.empty()) || (theirs == value && ours.empty());
+  };
+  return (field == "rollout.kv_cache_bytes" && one_is("1073741824")) ||
+         (field == "rollout.gpu_memory_utilization" && one_is("0.9"));
+}
+
 // "run_dir is "/a" there and "/b" here", one for each field of the service that differs from the run's.
 std::vector<std::string> Differences(const ServiceInfo& info, const RunConfig& config) {
   std::map<std::string, std::string> here = ReportedFields(config, info.service());
@@ -67,6 +77,7 @@ std::vector<std::string> Differences(const ServiceInfo& info, const RunConfig& c
         (absl::StartsWith(field, "reference.") || field == "actor.micro_rollout_batch_size")) {
       continue;
     }
+    if (AreDefaultsOfACache(field, ours, theirs)) continue;
     // A later build's own, which the run cannot have set.
     if (!IsFileHash(field) && !IsFieldPath(field, *RunConfig::descriptor())) continue;
     differences.push_back(absl::StrCat(field, " is ", theirs.empty() ? "not set" : theirs, " there and ",

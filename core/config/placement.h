@@ -32,7 +32,7 @@ int RanksAskedFor(const ServicePlacement& service);
 absl::StatusOr<std::map<std::string, std::vector<RankPlace>>> PlaceRanks(const RunConfig& config);
 
 // Whether the rollout is on GPUs that no other service which `program` drives has a model on. Without a cluster all
-// services on GPUs are taken to be on the same.
+// services on GPUs are taken to be on the same. Of a configuration whose placements are in order.
 bool RolloutHasGpusAlone(Program program, const RunConfig& config);
 
 // Of a PPO run, a sentence for each field whose groups of neighbouring ranks (rollout.tensor_parallel_size, shard_size

@@ -178,6 +178,19 @@ TEST(RolloutHasGpusAlone, AndThenTakesMostOfThem) {
   EXPECT_EQ(cache_of(LoadRunConfig("", {"actor.pretrain=/model"}, "")), "1073741824") << "on CPUs";
 }
 
+// Which GPUs are whose is asked before anything has been checked.
+TEST(RolloutHasGpusAlone, AsksNothingOfPlacementsThatAreRefused) {
+  EXPECT_THAT(Refusal(2, 8,
+                      {"placement.0.service=scorer", "placement.0.nodes=2", "services.rollout.num_gpus_per_node=4",
+                       "services.policy_trainer.num_gpus_per_node=2", "services.critic_trainer.num_gpus_per_node=2"}),
+              HasSubstr("placement[0].nodes"));
+  EXPECT_THAT(Refusal(2, 8, {"placement.0.service=scorer", "placement.0.nodes=1", "services.scorer.ranks=20"}),
+              HasSubstr("ranks"));
+  EXPECT_THAT(Refusal(2, 8, {"placement.0.service=scorer", "placement.0.gpus=9"}), HasSubstr("placement[0].gpus"));
+  EXPECT_THAT(Refusal(1, 8, {"services.scorer.ranks=2000000000"}), HasSubstr("services.scorer.ranks"));
+  EXPECT_THAT(Refusal(1, 2000000000, {}), HasSubstr("num_gpus_per_node"));
+}
+
 TEST(PlacementWarnings, AreNamedWithTheirRanks) {
   const auto found = [](int nodes, int gpus, const Strings& more) {
     const auto config = OnCluster(nodes, gpus, more);

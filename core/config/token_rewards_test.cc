@@ -36,10 +36,11 @@ TEST(TokenRewards, AreForEstimatorsThatDoNotCompareAnswers) {
 }
 
 TEST(TokenRewards, AreOfProgramsAndServers) {
-  EXPECT_THAT(std::string(LoadRunConfig("", {"reward.source.0.rule=math", "reward.source.0.token_rewards=true"}, "")
-                              .status()
-                              .message()),
-              AllOf(HasSubstr("reward.source[0].token_rewards"), HasSubstr("only where the source has remote_url or command")));
+  EXPECT_THAT(
+      std::string(LoadRunConfig("", {"reward.source.0.rule=math", "reward.source.0.token_rewards=true"}, "")
+                      .status()
+                      .message()),
+      AllOf(HasSubstr("reward.source[0].token_rewards"), HasSubstr("only where the source has remote_url or command")));
 }
 
 TEST(TokenRewards, AreOfTheWholeAnswerAndOfNoGate) {

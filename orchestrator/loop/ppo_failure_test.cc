@@ -277,10 +277,15 @@ TEST_F(PpoFailureTest, RefusesServicesOfAnotherConfigurationWithEveryDifference)
     }
     if (info->service() == "critic_trainer") fields.erase("critic.dtype");
     if (info->service() == "scorer") fields["reward.source.0.rule"] = "\"number\"";
-    // The same folder by another name.
-    if (info->service() == "rollout")
+    if (info->service() == "rollout") {
+      // The same folder by another name.
       fields["rollout.pretrain"] =
           absl::StrCat("\"", scratch_.path(), "/../", std::filesystem::path(scratch_.path()).filename().string(), "\"");
+      // The default of one that took the GPUs for its own.
+      EXPECT_EQ(fields["rollout.kv_cache_bytes"], "1073741824");
+      fields.erase("rollout.kv_cache_bytes");
+      fields["rollout.gpu_memory_utilization"] = "0.9";
+    }
   };
   const absl::Status status = Run(services_.MakeConfig(scratch_.path(), 1)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -290,7 +295,8 @@ TEST_F(PpoFailureTest, RefusesServicesOfAnotherConfigurationWithEveryDifference)
       scratch_.path(), "/run\" here; critic_trainer at ", services_.address("critic_trainer"),
       ": critic.dtype is not set there and \"bf16\" here; scorer at ", services_.address("scorer"),
       ": reward.source.0.rule is \"number\" there and \"exact_match\" here. End them and start them again");
-  EXPECT_THAT(std::string(status.message()), HasSubstr(differences));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(differences), Not(HasSubstr("rollout.kv_cache_bytes")),
+                                                   Not(HasSubstr("gpu_memory_utilization"))));
   EXPECT_THAT(services_.calls(), Not(Contains("rollout.Generate")));
 }
 

@@ -122,15 +122,19 @@ class GenerateCall final : public GenerateCalls::Reactor, private CallSink {
       if (finished_) return absl::OkStatus();  // the client has left
       admitting_ = true;
     }
-    absl::StatusOr<std::unique_ptr<Dispatcher::Admission>> admission =
-        calls_.dispatcher_->Begin(batch.header, std::move(batch.items), begin, static_cast<CallSink*>(this));
+    std::unique_ptr<Dispatcher::Admission> admission;
+    const absl::Status admitted = CatchAll([&]() -> absl::Status {
+      QUARTET_ASSIGN_OR_RETURN(admission, calls_.dispatcher_->Begin(batch.header, std::move(batch.items), begin,
+                                                                    static_cast<CallSink*>(this)));
+      return absl::OkStatus();
+    });
     {
       const std::lock_guard lock(mutex_);
       admitting_ = false;
-      if (admission.ok()) admission_ = *std::move(admission);
+      admission_ = std::move(admission);
     }
     Advance();  // it may have ended meanwhile
-    return admission.status();
+    return admitted;
   }
 
   // What there is to be written is not.

@@ -34,12 +34,10 @@ void MakeLargestForward(const RolloutConfig& options, ForwardPass* forward) {
 }  // namespace
 
 absl::StatusOr<CacheBudget> MeasureCacheBudget(const RolloutConfig& options, const PlannedDevice& planned,
-                                               const KvCacheShape& shape, at::Device device, ForwardPass* forward,
-                                               Ledger* ledger) {
+                                               const KvCacheShape& shape, int64_t least_blocks, at::Device device,
+                                               ForwardPass* forward, Ledger* ledger) {
   CacheBudget budget;
   budget.utilization = options.gpu_memory_utilization();
-  // One sequence's, where it is known how long they are.
-  const int64_t least_blocks = CeilDivide(std::max(1, options.max_model_len()), options.block_size());
   budget.least_cache_bytes = (least_blocks + forward->spare_blocks()) * shape.block_bytes();
   const int64_t present_bytes = (1 + forward->spare_blocks()) * shape.block_bytes();
   const absl::Status status = CatchExceptions("the largest forward", *ledger, [&] {

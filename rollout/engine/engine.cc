@@ -311,8 +311,10 @@ class Engine : public RolloutEngine {
   // What rollout.gpu_memory_utilization leaves for the cache, the least that any rank found: a prompt that fits into
   // the leader's cache fits into all. Collective.
   absl::StatusOr<int64_t> BudgetedCacheBytes(const KvCacheShape& shape) {
+    // A sequence's, where it is known how long they are.
+    const int64_t least_blocks = fits_length_ ? 1 : CeilDivide(max_model_len_, options_.block_size());
     const absl::StatusOr<CacheBudget> budget =
-        MeasureCacheBudget(options_, planned_, shape, device(), &*forward_, ledger_);
+        MeasureCacheBudget(options_, planned_, shape, least_blocks, device(), &*forward_, ledger_);
     if (!budget.ok() && (lockstep_ || exchange_.has_value())) {
       // The others may be in a collective of the forward: what they agree by would be taken for it.
       groups_.Leave(absl::StrCat("it failed to measure its cache: ", budget.status().message()));

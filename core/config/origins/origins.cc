@@ -82,9 +82,12 @@ absl::StatusOr<ConfigLayers> LayersOf(const ConfigSources& sources) {
   for (const FieldAside& field : LeftAsideOf(layers, sources.program)) {
     for (RunConfig* file : {&layers.file.set, &layers.file.whole}) {
       ClearPath(field.path, file);
-      // Nor has a service that there is not a place.
-      constexpr std::string_view kServices = "services.";
+      // Nor has a service that there is not a place; but others' entries stay where overrides mean them.
+      constexpr std::string_view kServices = "services.", kPlacement = "placement";
       if (!field.path.starts_with(kServices)) continue;
+      if (std::ranges::any_of(sources.overrides, [&](const std::string& one) { return one.starts_with(kPlacement); })) {
+        continue;
+      }
       const std::string service = field.path.substr(kServices.size());
       auto* const entries = file->mutable_placement();
       entries->erase(std::remove_if(entries->begin(), entries->end(),

@@ -15,6 +15,7 @@
 #include "core/config/batches/call_sizes.h"
 #include "core/config/batches/micro_batches.h"
 #include "core/config/batches/updates.h"
+#include "core/config/checks/checks.h"
 #include "core/config/conditions.h"
 #include "core/config/eval_sets.h"
 #include "core/config/placement.h"
@@ -263,8 +264,9 @@ std::vector<const Need*> FillDefaults(Program program, RunConfig* c) {
   FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052", largest_call);
   FillPlacement(v->mutable_critic_trainer(), "127.0.0.1:50053", largest_call);
   FillPlacement(v->mutable_scorer(), "127.0.0.1:50054", largest_call);
-  // As vLLM's, whose engine has its GPU to itself, too.
-  if (!sizes_cache && RolloutHasGpusAlone(program, *c)) r->set_gpu_memory_utilization(0.9);
+  // As vLLM's, whose engine has its GPU to itself, too. What is refused later has no places.
+  const bool can_be_placed = CheckRules("", *c).ok() && CheckServices(*c).ok() && CheckPlacements(*c).ok();
+  if (!sizes_cache && can_be_placed && RolloutHasGpusAlone(program, *c)) r->set_gpu_memory_utilization(0.9);
   return ClearIdle(c);
 }
 

@@ -36,14 +36,13 @@ DevicePlan Upload(PagedPlan plan, const std::vector<AttentionChunk>& chunks, at:
 
 CudaPagedAttention::CudaPagedAttention(int64_t block_size, const std::vector<AttentionChunk>& chunks, int64_t heads,
                                        int64_t kv_heads, int64_t head_dim, at::Device device)
-    : CudaPagedAttention(block_size,
-                         Upload(PlanPagedAttention(block_size, chunks, heads, kv_heads), chunks, device),
-                         kv_heads, head_dim) {}
+    : CudaPagedAttention(block_size, Upload(PlanPagedAttention(block_size, chunks, heads, kv_heads), chunks, device),
+                         heads, head_dim) {}
 
-CudaPagedAttention::CudaPagedAttention(int64_t block_size, DevicePlan plan, int64_t kv_heads, int64_t head_dim)
+CudaPagedAttention::CudaPagedAttention(int64_t block_size, DevicePlan plan, int64_t heads, int64_t head_dim)
     : block_size_(block_size), plan_(std::move(plan)) {
   const at::TensorOptions fp32 = plan_.items.options().dtype(at::kFloat);
-  const int64_t rows = plan_.parts * kv_heads * plan_.narrow_rows;
+  const int64_t rows = plan_.parts * heads;
   part_sums_ = at::empty({rows * head_dim}, fp32);
   part_scores_ = at::empty({rows * 2}, fp32);
 }

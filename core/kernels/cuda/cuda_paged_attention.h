@@ -41,7 +41,7 @@ class CudaPagedAttention {
   CudaPagedAttention(int64_t block_size, const std::vector<AttentionChunk>& chunks, int64_t heads, int64_t kv_heads,
                      int64_t head_dim, at::Device device);
   // Of what lies in `plan` when Attend computes.
-  CudaPagedAttention(int64_t block_size, DevicePlan plan, int64_t kv_heads, int64_t head_dim);
+  CudaPagedAttention(int64_t block_size, DevicePlan plan, int64_t heads, int64_t head_dim);
 
   // As TorchPagedAttention::Attend. Throws where the kernel cannot be started.
   at::Tensor Attend(const at::Tensor& q_THd, const at::Tensor& keys_NKd, const at::Tensor& values_NKd) const;

@@ -28,7 +28,8 @@ struct AttentionItem {
   int32_t table;     // where the sequence's block table begins in `tables`
   int32_t begin;     // keys [begin, end)
   int32_t end;
-  int32_t part;  // -1: these are all keys that the tokens see; else the place of this part among all parts
+  // -1: these are all keys that the tokens see; else, of one token, the place of this part among all parts.
+  int32_t part;
 };
 
 // An item whose keys were cut: parts [part, part + parts) are to be merged.
@@ -52,7 +53,7 @@ struct PagedKernelArgs {
   const AttentionMerge* merges;
   int32_t num_merges;
   const int32_t* tables;
-  // Of each part, key/value head and row, narrow_rows of these: the sum of values [d]; the largest score, as a power of
+  // Of each part, key/value head and row, G of these: the sum of values [d]; the largest score, as a power of
   // two, and the sum of 2^(score - largest).
   float* part_sums;
   float* part_scores;  // two of them
@@ -63,7 +64,7 @@ struct PagedKernelArgs {
 };
 
 constexpr int kMostHeadDim = 256;
-constexpr int kNarrowRows = 16;  // of a narrow item, at most; keys of narrow ones alone may be in parts
+constexpr int kNarrowRows = 16;  // of a narrow item, at most; keys of those of one token may be in parts
 constexpr int kWideRows = 32;    // of a wide one
 constexpr int kPartKeys = 64;    // parts begin at multiples of this
 

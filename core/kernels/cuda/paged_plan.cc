@@ -51,7 +51,7 @@ PagedPlan PlanPagedAttention(int64_t block_size, const std::vector<AttentionChun
   }
   for (const AttentionItem& item : narrow) {
     plan.narrow_rows = std::max(plan.narrow_rows, item.tokens * static_cast<int32_t>(group));
-    const int64_t parts = PartsOf(item.end);
+    const int64_t parts = item.tokens == 1 ? PartsOf(item.end) : 1;
     if (parts <= 1) {
       plan.items.push_back(item);
       continue;

@@ -21,8 +21,9 @@ struct PagedPlan {
 // Whether items can compute heads of this size, `group` of which share a key/value head.
 bool TilesFit(int64_t head_dim, int64_t group);
 
-// How many parts `keys` keys of a narrow item are cut into. It follows from them alone: what is computed beside a
-// sequence changes no bit of its attention, and one long sequence among short ones keeps none of them waiting.
+// How many parts the `keys` keys of an item of one token, as of a sequence that decodes, are cut into. It follows from
+// them alone: what is computed beside it changes no bit of its attention, and one long sequence among short ones keeps
+// none of them waiting.
 int64_t PartsOf(int64_t keys);
 
 // The chunks' tokens lie end to end.

@@ -76,8 +76,7 @@ TEST_P(PagedItems, GiveTheAttentionOfTheirSequences) {
   const PagedPlan plan = PlanPagedAttention(S, chunks, H, K);
   EXPECT_EQ(c.cuts, !plan.merges.empty());
   std::vector<uint16_t> out(T * H * d, 0x7fc0);
-  std::vector<float> part_sums(plan.parts * K * plan.narrow_rows * d),
-      part_scores(plan.parts * K * plan.narrow_rows * 2);
+  std::vector<float> part_sums(plan.parts * H * d), part_scores(plan.parts * H * 2);
   PagedKernelArgs args = {};
   args.q = q.data();
   args.q_stride = H * d;
@@ -100,6 +99,9 @@ TEST_P(PagedItems, GiveTheAttentionOfTheirSequences) {
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const int64_t rows = plan.items[i].tokens * G;
     EXPECT_LE(rows, static_cast<int>(i) < plan.num_narrow ? plan.narrow_rows : kWideRows);
+    if (plan.items[i].part >= 0) {
+      EXPECT_EQ(plan.items[i].tokens, 1) << "the room for parts is that of one token";
+    }
   }
   EXPECT_LE(plan.narrow_rows, kNarrowRows);
   ComputePagedItems(args);

@@ -240,7 +240,7 @@ template <int kDims, int kEights, typename Group>
 QUARTET_DEVICE void MergeWarps(Group& group, const PagedKernelArgs& args, const AttentionItem& item, int kv_head,
                                int first_row, const float* found) {
   const int G = args.heads / args.kv_heads, d = args.head_dim, left = item.tokens * G - first_row;
-  const int64_t part_row = (static_cast<int64_t>(item.part) * args.kv_heads + kv_head) * args.narrow_rows;
+  const int64_t part_row = (static_cast<int64_t>(item.part) * args.kv_heads + kv_head) * G;
   constexpr int kRows = kEights * kEight;
   group.ForEach((left < kRows ? left : kRows) * d, [&](int i) {
     const int r = i / d, c = i % d, row = first_row + r;
@@ -272,7 +272,7 @@ QUARTET_DEVICE void MergeParts(Group& group, const PagedKernelArgs& args, const 
   group.ForEach(merge.tokens * G * d, [&](int i) {
     const int r = i / d, c = i % d;
     const auto part_row = [&](int part) {
-      return (static_cast<int64_t>(merge.part + part) * args.kv_heads + kv_head) * args.narrow_rows + r;
+      return (static_cast<int64_t>(merge.part + part) * args.kv_heads + kv_head) * G + r;
     };
     float most = -INFINITY;
     for (int part = 0; part < merge.parts; ++part) most = fmaxf(most, args.part_scores[part_row(part) * 2]);

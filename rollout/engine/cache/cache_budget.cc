@@ -18,10 +18,10 @@ absl::StatusOr<int64_t> CacheBytesWithin(const CacheBudget& budget) {
       "%.3f, recorded forwards %.3f, what is no tensor of this process %.3f, the smallest cache %.3f; %s",
       budget.utilization, gib(share), gib(budget.device_bytes), gib(budget.weights_bytes), gib(budget.forward_bytes),
       gib(budget.graphs_bytes), gib(budget.other_bytes), gib(budget.least_cache_bytes),
-      least <= 1
-          ? absl::StrFormat("allowed: at least %.2f", least)
-          : "no value is enough on this device: set a smaller rollout.max_num_batched_tokens or "
-            "rollout.max_num_seqs, rollout.enforce_eager, rollout.zero_stage 3 or rollout.tensor_parallel_size"));
+      least <= 1 ? absl::StrFormat("allowed: at least %.2f", least)
+                 : "no value is enough on this device: set a smaller rollout.max_num_batched_tokens, "
+                   "rollout.max_num_seqs or rollout.max_model_len, rollout.enforce_eager, rollout.zero_stage 3 or "
+                   "rollout.tensor_parallel_size"));
 }
 
 }  // namespace quartet

@@ -82,8 +82,8 @@ std::unique_ptr<RecordedForward> DecodeGraphs::RecordSize(int64_t B) {
   plan.num_merges = static_cast<int32_t>(size.merges);
   plan.parts = size.parts;
   Write({}, B);  // rows that can be computed
-  return recorder_->Record([=, this, block_size = block_size, kv_heads = kv_heads, head_dim = head_dim] {
-    PagedAttention attention(cache_, slots_B, CudaPagedAttention(block_size, plan, kv_heads, head_dim));
+  return recorder_->Record([=, this, block_size = block_size, head_dim = head_dim] {
+    PagedAttention attention(cache_, slots_B, CudaPagedAttention(block_size, plan, options_.heads, head_dim));
     return forward_(ids_B, positions_B, attention);
   });
 }
