@@ -99,7 +99,8 @@ TEST(GpuRun, OfTwoRanksEachLearnsWhatOneOfOneEachDoes) {
     serves = harness.WaitForOutput(rank, "serving on", absl::Minutes(2)) && serves;
     outputs += harness.Output(rank);
   }
-  if (device == "cuda" && outputs.find(" CUDA devices, and each rank needs one") != std::string::npos) GTEST_SKIP() << outputs;
+  if (device == "cuda" && outputs.find(" CUDA devices, and each rank needs one") != std::string::npos)
+    GTEST_SKIP() << outputs;
   ASSERT_TRUE(serves) << outputs;
   const auto outcome = harness.Run(kOrchestrator, run.arguments, absl::Minutes(4));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;

@@ -91,8 +91,8 @@ void AddEvaluationMetrics(const EvaluationResult& result, Metrics* metrics);
 // of the configuration's file.
 absl::Status CheckSetByFlags(const ValueOrigins& origins, bool has_model);
 
-// The error of an evaluation, with the flags in place of the fields that they set: --output, and where the model is that
-// of --model, this.
+// The error of an evaluation, with the flags in place of the fields that they set: --output, and where the model is
+// that of --model, this.
 absl::Status NamingFlags(bool has_model, const absl::Status& error);
 
 // Of a session of Program::kEvaluate: evaluates the model rollout.pretrain on the sets of eval, with rollout and scorer

@@ -29,8 +29,8 @@ void RunRanksOfStore(int size,
                      const std::function<void(KeyValueStore* store, const ProcessGroupOptions& options)>& body,
                      absl::Duration timeout = absl::Seconds(60));
 
-// What a test does to files by itself: once, where the program runs as processes, by the first of them, while all others
-// are at this call.
+// What a test does to files by itself: once, where the program runs as processes, by the first of them, while all
+// others are at this call.
 void DoOnce(const std::function<void()>& work);
 
 }  // namespace quartet

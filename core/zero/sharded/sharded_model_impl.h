@@ -60,7 +60,7 @@ struct ShardedModel::Impl {
   bool hashes_folder = false;              // as others will have to know what it is that adapters belong to
   uint64_t folder_hash = 0;
   std::vector<std::string> file_stamps;  // of the weights' files when they were read
-  bool are_new_adapters = false;  // this is no folder's model, but drawn
+  bool are_new_adapters = false;         // this is no folder's model, but drawn
 
   // The gather under way.
   struct Pending {

@@ -58,10 +58,10 @@ absl::Status Scheduler::CheckFits(int64_t prompt_len, int64_t max_new_tokens) co
   const int64_t tokens = prompt_len + std::max<int64_t>(max_new_tokens - 1, 0);
   const int64_t blocks = CeilDivide(tokens, options_.block_size);
   if (blocks > options_.num_blocks) {
-    return absl::InvalidArgumentError(absl::StrCat("ids (", prompt_len, ") and max_new_tokens (", max_new_tokens,
-                                                   ") need ", blocks, " blocks of KV cache; there are ",
-                                                   options_.num_blocks, " of ", options_.block_size,
-                                                   " tokens: raise rollout.kv_cache_bytes, or rollout.gpu_memory_utilization where that is set"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("ids (", prompt_len, ") and max_new_tokens (", max_new_tokens, ") need ", blocks,
+                     " blocks of KV cache; there are ", options_.num_blocks, " of ", options_.block_size,
+                     " tokens: raise rollout.kv_cache_bytes, or rollout.gpu_memory_utilization where that is set"));
   }
   return absl::OkStatus();
 }
