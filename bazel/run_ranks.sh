@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
 # RANKS PROGRAM [ARGUMENT...]: starts a test once for each rank (core/comm/testing/rank_threads.h); the first decides.
-# To NCCL each is a host of its own, so that they may have one GPU together and meet by loopback.
+# To NCCL each is a host of its own, so that they may have one GPU together (NCCL_ON_ONE_GPU in units.bzl).
 set -u
 export QUARTET_TEST_RANKS=$1
 program=$2
 shift 2
 QUARTET_TEST_STORE=$(mktemp -d "${TEST_TMPDIR:-/tmp}/ranks.XXXXXX")
 export QUARTET_TEST_STORE
-export NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket NCCL_NET_PLUGIN=none NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1
-export NCCL_NVLS_ENABLE=0 NCCL_MNNVL_ENABLE=0 NCCL_MIN_CTAS=1 NCCL_MAX_CTAS=2
 others=()
 for ((rank = 1; rank < QUARTET_TEST_RANKS; ++rank)); do
   QUARTET_TEST_RANK=$rank NCCL_HOSTID=rank$rank env -u XML_OUTPUT_FILE "$program" "$@" >"$QUARTET_TEST_STORE/$rank.log" 2>&1 &

@@ -105,8 +105,22 @@ _QUIET_THREADS = {
     "GOMP_SPINCOUNT": "0",
 }
 
+# For ranks that have one GPU together, each with an NCCL_HOSTID of its own: they meet by loopback, with few blocks each.
+NCCL_ON_ONE_GPU = {
+    "NCCL_MAX_CTAS": "2",
+    "NCCL_MIN_CTAS": "1",
+    "NCCL_MNNVL_ENABLE": "0",
+    "NCCL_NET": "Socket",
+    "NCCL_NET_PLUGIN": "none",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
+
 def _rerun_test_impl(ctx):
     program = ctx.actions.declare_file(ctx.label.name)
+    env = dict(_QUIET_THREADS, **ctx.attr.env)
     runfiles = ctx.attr.test[DefaultInfo].default_runfiles
     if ctx.attr.ranks == 1:
         ctx.actions.symlink(output = program, target_file = ctx.executable.test, is_executable = True)
@@ -114,9 +128,10 @@ def _rerun_test_impl(ctx):
         command = "exec %s %d ./%s \"$@\"" % (ctx.file._run_ranks.short_path, ctx.attr.ranks, ctx.executable.test.short_path)
         ctx.actions.write(program, "#!/usr/bin/env bash\n" + command + "\n", is_executable = True)
         runfiles = runfiles.merge(ctx.runfiles([ctx.file._run_ranks, ctx.executable.test]))
+        env.update(NCCL_ON_ONE_GPU)
     return [
         DefaultInfo(executable = program, runfiles = runfiles),
-        testing.TestEnvironment(dict(_QUIET_THREADS, **ctx.attr.env)),
+        testing.TestEnvironment(env),
     ]
 
 _rerun_test = rule(

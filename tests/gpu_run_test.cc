@@ -60,16 +60,7 @@ std::map<std::string, std::string> RankEnvironment(const std::string& service, i
           {"WORLD_SIZE", "2"},
           {"LOCAL_RANK", "0"},
           {"LOCAL_WORLD_SIZE", "1"},
-          {"NCCL_HOSTID", absl::StrCat(service, rank)},
-          {"NCCL_SOCKET_IFNAME", "lo"},
-          {"NCCL_NET", "Socket"},
-          {"NCCL_NET_PLUGIN", "none"},
-          {"NCCL_P2P_DISABLE", "1"},
-          {"NCCL_SHM_DISABLE", "1"},
-          {"NCCL_NVLS_ENABLE", "0"},
-          {"NCCL_MNNVL_ENABLE", "0"},
-          {"NCCL_MIN_CTAS", "1"},
-          {"NCCL_MAX_CTAS", "2"}};
+          {"NCCL_HOSTID", absl::StrCat(service, rank)}};
 }
 
 TEST(GpuRun, OfTwoRanksEachLearnsWhatOneOfOneEachDoes) {

@@ -15,7 +15,9 @@
 #include "core/base/status_macros.h"
 #include "core/config/batches/call_sizes.h"
 #include "core/config/field_paths.h"
+#include "core/config/placement.h"
 #include "core/config/services.h"
+#include "core/field_rules/field_rules.h"
 #include "core/service/reported_fields.h"
 #include "core/version/version.h"
 
@@ -52,11 +54,13 @@ bool AreOnePath(const std::string& a, const std::string& b) {
 // The rollout's KV cache has another default where its GPUs are taken to be its own (rollout.gpu_memory_utilization),
 // which is seen otherwise by a service that is started alone and by a program that drives few others.
 bool AreDefaultsOfACache(const std::string& field, const std::string& ours, const std::string& theirs) {
-  const auto one_is = [&](const char* value) {
+  RolloutConfig plain;
+  FillRules(&plain);
+  const auto one_is = [&](const std::string& value) {
     return (ours == value && theirs.empty()) || (theirs == value && ours.empty());
   };
-  return (field == "rollout.kv_cache_bytes" && one_is("1073741824")) ||
-         (field == "rollout.gpu_memory_utilization" && one_is("0.9"));
+  return (field == "rollout.kv_cache_bytes" && one_is(absl::StrCat(plain.kv_cache_bytes()))) ||
+         (field == "rollout.gpu_memory_utilization" && one_is(absl::StrCat(kUtilizationOfOwnGpus)));
 }
 
 // "run_dir is "/a" there and "/b" here", one for each field of the service that differs from the run's.

@@ -24,9 +24,8 @@ absl::Status MemoryTurns::GiveToRollout(uint64_t step, const std::optional<Weigh
 absl::StatusOr<double> MemoryTurns::SyncWeights(uint64_t step, uint64_t version, WeightManifest* published) {
   QUARTET_ASSIGN_OR_RETURN(PublishReply reply, services_.policy_trainer->Publish(step, version));
   *published = std::move(*reply.mutable_manifest());
-  const bool sleeps = config_.rollout().enable_sleep();
-  if (sleeps) QUARTET_RETURN_IF_ERROR(WakeUp(step));
-  if (!sleeps) return TakeWeights(*services_.rollout, step, *published);
+  if (!config_.rollout().enable_sleep()) return TakeWeights(*services_.rollout, step, *published);
+  QUARTET_RETURN_IF_ERROR(WakeUp(step));
   QUARTET_ASSIGN_OR_RETURN(const double pause_seconds, TakeAfterSleep(step, *published));
   QUARTET_RETURN_IF_ERROR(services_.rollout->Resume(step));
   return pause_seconds;

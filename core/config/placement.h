@@ -31,6 +31,9 @@ int RanksAskedFor(const ServicePlacement& service);
 // of, and there on the GPUs with the least left. INVALID_ARGUMENT where there are not enough, which says what is free.
 absl::StatusOr<std::map<std::string, std::vector<RankPlace>>> PlaceRanks(const RunConfig& config);
 
+// What rollout.gpu_memory_utilization is by default where the rollout has its GPUs to itself: as vLLM's, whose engine
+// has.
+inline constexpr double kUtilizationOfOwnGpus = 0.9;
 // Whether the rollout is on GPUs that no other service which `program` drives has a model on. Without a cluster all
 // services on GPUs are taken to be on the same. Of a configuration whose placements are in order.
 bool RolloutHasGpusAlone(Program program, const RunConfig& config);

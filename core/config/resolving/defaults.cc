@@ -264,9 +264,11 @@ std::vector<const Need*> FillDefaults(Program program, RunConfig* c) {
   FillPlacement(v->mutable_policy_trainer(), "127.0.0.1:50052", largest_call);
   FillPlacement(v->mutable_critic_trainer(), "127.0.0.1:50053", largest_call);
   FillPlacement(v->mutable_scorer(), "127.0.0.1:50054", largest_call);
-  // As vLLM's, whose engine has its GPU to itself, too. What is refused later has no places.
+  // What is refused later has no places.
   const bool can_be_placed = CheckRules("", *c).ok() && CheckServices(*c).ok() && CheckPlacements(*c).ok();
-  if (!sizes_cache && can_be_placed && RolloutHasGpusAlone(program, *c)) r->set_gpu_memory_utilization(0.9);
+  if (!sizes_cache && can_be_placed && RolloutHasGpusAlone(program, *c)) {
+    r->set_gpu_memory_utilization(kUtilizationOfOwnGpus);
+  }
   return ClearIdle(c);
 }
 

@@ -11,7 +11,7 @@ namespace {
 // sequences would wait for one block's loop, of half as many a large batch would compute merges for nothing.
 constexpr int64_t kUsualPartKeys = 512;
 constexpr int64_t kMostParts = 32;
-// Items of all key/value heads, each a block of threads. Empty ones take some microseconds a layer, all together.
+// Items of all key/value heads, each a block of threads; like those above chosen by reasoning, without a GPU.
 constexpr int64_t kReservedBlocks = 8192;
 
 }  // namespace

@@ -39,7 +39,7 @@ struct DecodePlanSize {
 };
 
 // The room that a recorded forward keeps for `chunks` chunks of one token, where no sequence is longer than `longest`.
-// A plan of more items finds none: so much attention takes longer than launching kernels one by one would add, and
+// A plan of more items finds none: so much attention should take longer than launching kernels one by one adds, and
 // room for it would start blocks that compute nothing in every other step.
 DecodePlanSize ReservedDecodePlan(int64_t block_size, int64_t chunks, int64_t kv_heads, int64_t longest);
 
